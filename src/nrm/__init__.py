@@ -1,0 +1,102 @@
+"""The normalized relevance measure: how much of a network's decision flowed through which neurons.
+
+>>> import torch, nrm
+>>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+>>> R = nrm.measure(model, torch.ones(1, 4))
+>>> tuple(R(R.input, R["1"].channel(0)).shape)
+(1, 4)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nrm._version import __version__
+from nrm.errors import (
+    CaptureError,
+    MassError,
+    MemoryLimitError,
+    NrmError,
+    NrmWarning,
+    PrecisionError,
+    QuestionError,
+    ResultFileError,
+    RuleError,
+)
+from nrm.measure import Check, Cut, Layer, Measure, Partition, Set, measure
+from nrm.results import load, save
+from nrm.rules import (
+    LRP0,
+    AlphaBeta,
+    Composite,
+    EntryEpsilon,
+    Epsilon,
+    Flat,
+    Gamma,
+    Pass,
+    Product,
+    Rule,
+    Sum,
+    WSquare,
+    ZBox,
+    ZPlus,
+    composite,
+)
+
+layer = Layer
+"""A layer by name, before any measure exists: ``nrm.layer("features.26").channels``."""
+
+input = Layer("input")
+"""The user's input as a layer."""
+
+output = Layer("output")
+"""The explained output as a layer."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("plot", "testing"):
+        import importlib
+
+        return importlib.import_module(f"nrm.{name}")
+    raise AttributeError(f"module 'nrm' has no attribute {name!r}")
+
+
+__all__ = [
+    "LRP0",
+    "AlphaBeta",
+    "CaptureError",
+    "Check",
+    "Composite",
+    "Cut",
+    "EntryEpsilon",
+    "Epsilon",
+    "Flat",
+    "Gamma",
+    "Layer",
+    "MassError",
+    "Measure",
+    "MemoryLimitError",
+    "NrmError",
+    "NrmWarning",
+    "Partition",
+    "Pass",
+    "PrecisionError",
+    "Product",
+    "QuestionError",
+    "ResultFileError",
+    "Rule",
+    "RuleError",
+    "Set",
+    "Sum",
+    "WSquare",
+    "ZBox",
+    "ZPlus",
+    "__version__",
+    "composite",
+    "input",
+    "layer",
+    "load",
+    "measure",
+    "output",
+    "save",
+]

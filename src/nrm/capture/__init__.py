@@ -1,0 +1,21 @@
+"""From a model and its real inputs to a tape of ops on our own graph; the model is never touched again."""
+
+from nrm.capture.capture import capture
+from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Term, Unknown
+from nrm.capture.tape import Node, Tape, unknown_layer
+
+__all__ = [
+    "Combine",
+    "Linear",
+    "Multiply",
+    "Node",
+    "Op",
+    "Pointwise",
+    "Select",
+    "Source",
+    "Tape",
+    "Term",
+    "Unknown",
+    "capture",
+    "unknown_layer",
+]

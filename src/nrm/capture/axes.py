@@ -1,0 +1,123 @@
+"""Which axis holds the samples and which the channels, followed through every op."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Unknown
+from nrm.operators import Convolution, Expand, LinearMap, Permute, Place, Reduce, Reshape, Slice
+
+
+def through(move: LinearMap | None, axis: int | None) -> int | None:
+    """The output axis that an input axis becomes, or None where it does not survive as one axis."""
+    if move is None or axis is None:
+        return axis
+    if isinstance(move, Permute):
+        return move.dims.index(axis)
+    if isinstance(move, Reshape):
+        return _through_reshape(move.inside, move.outside, axis)
+    if isinstance(move, Expand):
+        return axis + len(move.outside) - len(move.inside)
+    if isinstance(move, Slice):
+        return _through_index(move.index, len(move.inside)).get(axis)
+    if isinstance(move, Place):
+        slots = _through_index(move.index, len(move.outside))
+        return next((outer for outer, inner in slots.items() if inner == axis), None)
+    if isinstance(move, Reduce):
+        return None if axis in move.dims else _after_reduction(move, axis)
+    same = len(move.inside) == len(move.outside) and move.inside[axis] == move.outside[axis]
+    return axis if same else None
+
+
+def _through_reshape(inside: torch.Size, outside: torch.Size, axis: int) -> int | None:
+    before, size = math.prod(inside[:axis]), inside[axis]
+    candidates = [d for d, n in enumerate(outside) if n == size and math.prod(outside[:d]) == before]
+    if not candidates:
+        return None
+    return axis if axis in candidates else candidates[0]
+
+
+def _through_index(index: tuple[Any, ...], ndim: int) -> dict[int, int]:
+    """Basic indexing as a mapping from the axes of the indexed tensor to the axes of the result."""
+    used = sum(1 for i in index if i is not None and i is not Ellipsis)
+    expanded: list[Any] = []
+    for i in index:
+        expanded += [slice(None)] * (ndim - used) if i is Ellipsis else [i]
+    kept, inner, outer = {}, 0, 0
+    for i in expanded + [slice(None)] * ndim:
+        if inner == ndim and i is not None:
+            break
+        if i is None:
+            outer += 1
+        elif isinstance(i, slice):
+            kept[inner] = outer
+            inner, outer = inner + 1, outer + 1
+        else:
+            inner += 1
+    return kept
+
+
+def _after_reduction(move: Reduce, axis: int) -> int:
+    if len(move.outside) == len(move.inside):
+        return axis
+    return axis - sum(1 for d in move.dims if d < axis)
+
+
+def sample_axis(op: Op, samples: list[int | None]) -> int | None:
+    """The sample axis of an op's result, from those of its inputs."""
+    if isinstance(op, Linear):
+        if isinstance(op.map, Reduce):
+            return through(op.map, samples[0])
+        return samples[0]
+    if isinstance(op, Combine):
+        found = [through(term.move, axis) for term, axis in zip(op.terms, samples, strict=True)]
+        return next((axis for axis in found if axis is not None), None)
+    if isinstance(op, Multiply):
+        found = [through(move, axis) for move, axis in zip(op.moves, samples, strict=True)]
+        return next((axis for axis in found if axis is not None), None)
+    if isinstance(op, Select):
+        return through(op.reduce, samples[0])
+    if isinstance(op, Pointwise | Unknown):
+        return samples[0] if samples else None
+    assert isinstance(op, Source)
+    return None
+
+
+def channel_axis(op: Op, channels: list[int | None], shape: torch.Size, sample: int | None) -> int | None:
+    """The channel axis of an op's result: 1 after convolutions and pooling, the last after dense layers and norms."""
+    last = len(shape) - 1 if len(shape) > (sample is not None) else None
+    if last is None:
+        return None
+    if isinstance(op, Linear):
+        if isinstance(op.map, Convolution):
+            return len(shape) - op.map.weight.ndim + 1
+        if op.kind == "linear":
+            return last
+        if isinstance(op.map, Reduce):
+            kept = through(op.map, channels[0])
+            return last if kept is None else kept
+        return channels[0]
+    if isinstance(op, Combine):
+        moved = [through(term.move, axis) for term, axis in zip(op.terms, channels, strict=True)]
+    elif isinstance(op, Multiply):
+        moved = [through(move, axis) for move, axis in zip(op.moves, channels, strict=True)]
+    elif isinstance(op, Select):
+        moved = [through(op.reduce, channels[0])]
+    else:
+        moved = channels
+    kept = next((axis for axis in moved if axis is not None and axis != sample), None)
+    return kept if kept is not None and kept <= last else (last if last != sample else None)
+
+
+def owners(op: Combine, values: list[Tensor]) -> Tensor | None:
+    """The sample of every entry after a movement that does not keep the sample axis, from those of the inputs."""
+    total = None
+    for term, value in zip(op.terms, values, strict=True):
+        flat = value.to(torch.float64)[None]
+        moved = flat if term.move is None else term.move.apply(flat)
+        total = moved if total is None else total + moved
+    return None if total is None else total[0].round().long()

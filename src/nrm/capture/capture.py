@@ -1,0 +1,228 @@
+"""The front of the room: checks a model and its inputs, runs it once under the recorder, and returns the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nrm.capture.guard import plain_execution, untouched, watched_modules
+from nrm.capture.ops import Source
+from nrm.capture.recorder import Recorder, tensors_in
+from nrm.capture.tape import Tape
+from nrm.capture.vocabulary import VOCABULARY
+from nrm.errors import CaptureError
+
+Output = str | int | Callable[[Any], Tensor] | None
+
+
+def capture(
+    model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0, dtype: torch.dtype | None = None
+) -> Tape:
+    """Runs the model once on its inputs and returns the tape of that pass."""
+    model = unwrap(model)
+    check_model(model)
+    args, kwargs = split_inputs(inputs)
+    given = list(tensors_in((args, kwargs)))
+    check_inputs(given, model, batch_dim)
+    dtype = dtype or working_dtype(model, given)
+    recorder = Recorder(model, dtype, VOCABULARY)
+    with untouched(model), plain_execution():
+        args, kwargs = _own(args, dtype), _own(kwargs, dtype)
+        names = list(_input_names(args, kwargs))
+        batch = 1 if batch_dim is None else names[0][1].shape[batch_dim]
+        recorder.samples = batch
+        for name, tensor in names:
+            has_samples = batch_dim is not None and tensor.ndim > batch_dim and tensor.shape[batch_dim] == batch
+            recorder.add_input(tensor, name, batch_dim if has_samples else None)
+        try:
+            with watched_modules(recorder), recorder:
+                result = _choose(model(*args, **kwargs), output)
+        finally:
+            recorder.restore()
+    return _finish(recorder, model, result, batch, dtype)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside ``torch.compile`` and data-parallel wrappers."""
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        else:
+            return model
+
+
+def working_dtype(model: nn.Module, given: list[Tensor]) -> torch.dtype:
+    """The precision of the measure: the highest among weights and inputs, and never below float32."""
+    kinds = {p.dtype for p in [*model.parameters(), *model.buffers(), *given] if p.is_floating_point()}
+    return torch.float64 if torch.float64 in kinds else torch.float32
+
+
+def check_model(model: Any) -> None:
+    """Refuses what cannot be explained faithfully."""
+    if not isinstance(model, nn.Module):
+        raise CaptureError("not a model", got=type(model).__name__, expected="a torch.nn.Module")
+    for path, module in model.named_modules():
+        where = f"{path or 'the model'} ({type(module).__name__})"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise CaptureError("scripted modules cannot be recorded", where=where, hint="pass the Python module it was made from")
+        random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+        if module.training and (random or isinstance(module, nn.modules.batchnorm._NormBase)):
+            raise CaptureError(
+                "the model is in training mode, where it has no fixed prediction",
+                where=where, got="training=True", expected="eval mode", hint="model.eval()",
+            )  # fmt: skip
+    for name, p in [*model.named_parameters(), *model.named_buffers()]:
+        if p.is_meta:
+            raise CaptureError("a weight has no data (meta device)", where=name, hint="load the weights first")
+        if p.is_quantized or p.is_sparse or p.is_complex():
+            kind = "quantized" if p.is_quantized else "sparse" if p.is_sparse else "complex"
+            raise CaptureError(f"{kind} weights are not supported", where=name, expected="dense real weights")
+
+
+def check_inputs(given: list[Tensor], model: nn.Module, batch_dim: int | None) -> None:
+    """Refuses inputs without a meaning: none, empty, not finite, on another device, without the sample axis."""
+    if not given:
+        raise CaptureError("no tensor among the inputs", expected="a tensor, a tuple, a mapping or an object with tensors")
+    home = next((p.device for p in model.parameters()), None)
+    for t in given:
+        if t.is_meta or t.is_sparse or t.is_quantized or t.is_complex():
+            kind = "meta" if t.is_meta else "sparse" if t.is_sparse else "quantized" if t.is_quantized else "complex"
+            raise CaptureError(f"{kind} inputs are not supported", expected="a dense real tensor")
+        if home is not None and t.device != home and t.ndim > 0:
+            raise CaptureError(
+                "input and model are on different devices", got=f"input on {t.device}, model on {home}",
+                hint=f"inputs.to({str(home)!r})",
+            )  # fmt: skip
+        if t.numel() == 0:
+            raise CaptureError("an input is empty", got=f"shape {tuple(t.shape)}")
+        if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+            bad = "NaN" if bool(torch.isnan(t).any()) else "inf"
+            raise CaptureError(f"the input contains {bad}", got=f"{int((~torch.isfinite(t)).sum())} such entries")
+    if batch_dim is not None and given[0].ndim <= batch_dim:
+        raise CaptureError(
+            f"the input has no axis {batch_dim} for samples", got=f"shape {tuple(given[0].shape)}",
+            hint="batch_dim=None if the whole call is one sample, or x.unsqueeze(0)",
+        )  # fmt: skip
+
+
+def split_inputs(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The inputs as positional and keyword arguments of the call."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
+        return inputs, {}
+    return (inputs,), {}
+
+
+def _own(value: Any, dtype: torch.dtype) -> Any:
+    """Copies of the tensors, so that a model which writes into its input does not write into the user's."""
+    if isinstance(value, Tensor):
+        copy = value.detach().clone()
+        return copy.to(dtype) if copy.is_floating_point() else copy
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_own(v, dtype) for v in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_own(v, dtype) for v in value)
+    if isinstance(value, dict):
+        return {k: _own(v, dtype) for k, v in value.items()}
+    return value
+
+
+def _input_names(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    positional = list(tensors_in(args))
+    for i, t in enumerate(positional):
+        yield ("input" if len(positional) + len(kwargs) == 1 else f"input[{i}]"), t
+    for key, value in kwargs.items():
+        for t in tensors_in(value):
+            yield f"input.{key}", t
+
+
+def _choose(result: Any, output: Output) -> Tensor:
+    if callable(output):
+        chosen = output(result)
+    elif output is not None:
+        try:
+            chosen = result[output]
+        except (KeyError, IndexError, TypeError) as error:
+            raise CaptureError(
+                f"the model's output has no {output!r}", got=_describe(result), hint="output=lambda o: ..."
+            ) from error
+    elif isinstance(result, Tensor):
+        chosen = result
+    elif isinstance(getattr(result, "logits", None), Tensor):
+        chosen = result.logits
+    else:
+        floats = [t for t in tensors_in(result) if t.is_floating_point()]
+        if len(floats) != 1:
+            raise CaptureError(
+                "the model has several outputs; which one is explained?", got=_describe(result),
+                hint="output='KEY', output=0, or output=lambda o: ...",
+            )  # fmt: skip
+        chosen = floats[0]
+    if not isinstance(chosen, Tensor) or not chosen.is_floating_point():
+        raise CaptureError("the explained output is not a float tensor", got=_describe(chosen))
+    return chosen
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} of {value.dtype}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k!r}: {_describe(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "(" + ", ".join(map(_describe, value)) + ")"
+    return type(value).__name__
+
+
+def _finish(recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dtype: torch.dtype) -> Tape:
+    sources = [n for n in recorder.nodes if isinstance(n.op, Source) and n.op.kind in ("input", "embedding")]
+    if not sources:
+        raise CaptureError(
+            "nothing to explain: the inputs are integers and reach no embedding",
+            expected="a float input, or integers that an embedding looks up",
+        )
+    if not recorder.tracked(result):
+        raise CaptureError(
+            "the output does not depend on the input through torch calls",
+            expected="no numpy round trip, .item(), .data or scripted code on the way",
+        )
+    _number_names(recorder)
+    output = recorder.node(result).index
+    inputs = tuple(n.index for n in sources)
+    if "input" not in recorder.names:
+        recorder.names["input"] = [inputs[0]] if len(inputs) == 1 else list(inputs)
+    modules = {path: type(m) for path, m in model.named_modules()}
+    tape = Tape(
+        recorder.nodes, recorder.names, recorder.received, modules, inputs, output, batch, dtype,
+        tuple(dict.fromkeys(recorder.notes)),
+    )  # fmt: skip
+    _check_finite(tape)
+    return tape
+
+
+def _number_names(recorder: Recorder) -> None:
+    """Names for ops that no module has named, and numbers for names that occur several times."""
+    for node in recorder.nodes:
+        if not node.name:
+            node.name = f"{node.module}/{node.function.removeprefix('get:')}"
+            recorder.names.setdefault(node.name, []).append(node.index)
+    for node in recorder.nodes:
+        calls = recorder.names[node.name]
+        if len(calls) > 1:
+            node.name = f"{node.name}#{calls.index(node.index)}"
+
+
+def _check_finite(tape: Tape) -> None:
+    if bool(torch.isfinite(tape.nodes[tape.output].value).all()):
+        return
+    first = next((n for n in tape.nodes if not bool(torch.isfinite(n.value).all())), tape.nodes[tape.output])
+    bad = "NaN" if bool(torch.isnan(first.value).any()) else "inf"
+    raise CaptureError(
+        f"the network computes {bad}", where=f"first at layer {first.name!r}",
+        hint="look at its weights and its input; try dtype=torch.float64 if values overflow",
+    )  # fmt: skip

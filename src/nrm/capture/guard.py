@@ -1,0 +1,108 @@
+"""Leave no trace: whatever a forward pass changes around it is put back, also after an exception."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+
+from nrm.capture.recorder import Recorder
+
+
+@contextlib.contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Puts back the model's attributes, its training flags, and the states of all random generators."""
+    attributes = [(module, dict(module.__dict__), _contents(module)) for module in model.modules()]
+    states = _random_states()
+    dtype = torch.get_default_dtype()
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        torch.set_default_dtype(dtype)
+        _restore_random(states)
+        for module, before, contents in attributes:
+            _restore(module, before, contents)
+
+
+@contextlib.contextmanager
+def plain_execution() -> Iterator[None]:
+    """No gradients, no inference tensors, no autocast, nothing compiled: one call of torch is one call of torch."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        if torch.cuda.is_available():
+            stack.enter_context(torch.autocast("cuda", enabled=False))
+        if hasattr(torch.compiler, "set_stance"):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+@contextlib.contextmanager
+def watched_modules(recorder: Recorder) -> Iterator[None]:
+    """Tells the recorder when modules begin and end, by hooks that belong to no module."""
+    before = hooks.register_module_forward_pre_hook(recorder.enter_module)
+    try:
+        after = hooks.register_module_forward_hook(recorder.leave_module)
+        try:
+            yield
+        finally:
+            after.remove()
+    finally:
+        before.remove()
+
+
+def _contents(module: nn.Module) -> dict[str, Any]:
+    """Shallow copies of the containers among a module's attributes (parameters, buffers, hooks, lists of its own)."""
+    return {k: v.copy() for k, v in module.__dict__.items() if isinstance(v, dict | list | set)}
+
+
+def _restore(module: nn.Module, before: dict[str, Any], contents: dict[str, Any]) -> None:
+    now = module.__dict__
+    for name in [n for n in now if n not in before]:
+        del now[name]
+    for name, value in before.items():
+        if name not in now or now[name] is not value:
+            now[name] = value
+    for name, copy in contents.items():
+        container = before[name]
+        if not _same(container, copy):
+            container.clear()
+            (container.extend if isinstance(container, list) else container.update)(copy)
+
+
+def _same(container: Any, copy: Any) -> bool:
+    if len(container) != len(copy):
+        return False
+    if isinstance(container, dict):
+        return all(k in copy and copy[k] is v for k, v in container.items())
+    if isinstance(container, list):
+        return all(a is b for a, b in zip(container, copy, strict=True))
+    return bool(container == copy)
+
+
+def _random_states() -> dict[str, Any]:
+    states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    if "numpy" in sys.modules:
+        states["numpy"] = sys.modules["numpy"].random.get_state()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def _restore_random(states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["torch"])
+    random.setstate(states["python"])
+    if "numpy" in states:
+        sys.modules["numpy"].random.set_state(states["numpy"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state_all(states["cuda"])

@@ -1,0 +1,99 @@
+"""What a recorded call means for relevance: eight families of ops, as values.
+
+A call of torch is read once, when it is recorded, and becomes one of these. The rest of the library knows no
+torch functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from torch import Tensor
+
+from nrm.operators import Gather, LinearMap, Reduce
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where walks begin: the user's input, an embedding, or a constant or parameter used as an activation."""
+
+    kind: str
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A linear step with weights: ``y = map(x) + bias``. Its kind decides which rule it gets."""
+
+    map: LinearMap
+    kind: str
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One term ``scale * move(x)`` of a combination; no movement means the tensor as it is."""
+
+    move: LinearMap | None = None
+    scale: Tensor | float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Combine:
+    """``y = sum of terms + shift``: data movement, scaling by a constant, batch norm, addition.
+
+    If it ``joins``, several terms (or a term and a shift) meet in one entry and share one column; otherwise every
+    entry of y comes from exactly one entry below, and relevance just moves.
+    """
+
+    terms: tuple[Term, ...]
+    shift: Tensor | float | None = None
+    joins: bool = False
+    kind: str = "move"
+
+
+@dataclass(frozen=True, eq=False)
+class Pointwise:
+    """An elementwise function. ``offset`` is its value at 0, which no input explains."""
+
+    offset: float = 0.0
+    kind: str = "activation"
+
+
+@dataclass(frozen=True, eq=False)
+class Select:
+    """Each output is one chosen input: max pooling, maxima over axes. The choice is computed when first needed.
+
+    ``reduce`` tells which axes a maximum over axes removed.
+    """
+
+    choose: Callable[[], Gather]
+    reduce: Reduce | None = None
+    kind: str = "max"
+
+    @cached_property
+    def map(self) -> Gather:
+        """The movement from the chosen entries."""
+        return self.choose()
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply:
+    """A product of tensors that all carry relevance; ``moves`` broadcasts each factor, ``quotient`` divides by the last."""
+
+    moves: tuple[LinearMap | None, ...]
+    quotient: bool = False
+    kind: str = "mul"
+
+
+@dataclass(frozen=True, eq=False)
+class Unknown:
+    """A call without a rule. It is an error only if relevance would have to pass through it."""
+
+    function: str
+    where: str
+    kind: str = field(default="unknown")
+
+
+Op = Source | Linear | Combine | Pointwise | Select | Multiply | Unknown

@@ -1,0 +1,111 @@
+"""The tape: the network of one forward pass as our own graph of tensors."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nrm.capture.ops import Op, Source
+from nrm.errors import QuestionError
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One tensor of the forward pass, with the op that made it.
+
+    ``sample`` is the axis along which samples lie; a tensor without one has ``owner``, the sample of every entry
+    (or belongs to the only sample). ``channel`` is the axis of channels.
+    """
+
+    index: int
+    op: Op
+    inputs: tuple[int, ...]
+    value: Tensor
+    name: str = ""
+    module: str = ""
+    function: str = ""
+    sample: int | None = None
+    channel: int | None = None
+    owner: Tensor | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the tensor as the model has it, sample axis included."""
+        return self.value.shape
+
+    @property
+    def layer_shape(self) -> tuple[int, ...]:
+        """The shape of one sample's part: the layer as a user sees it."""
+        return tuple(n for axis, n in enumerate(self.shape) if axis != self.sample)
+
+
+@dataclass(eq=False)
+class Tape:
+    """Nodes in the order in which they were computed, their names, and who reads them."""
+
+    nodes: list[Node]
+    names: dict[str, list[int]]
+    received: dict[str, list[int]]
+    modules: dict[str, type]
+    inputs: tuple[int, ...]
+    output: int
+    batch: int
+    dtype: torch.dtype
+    notes: tuple[str, ...] = ()
+    consumers: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.consumers = [[] for _ in self.nodes]
+        for node in self.nodes:
+            for i in dict.fromkeys(node.inputs):
+                self.consumers[i].append(node.index)
+
+    @property
+    def sources(self) -> list[Node]:
+        """Every tensor at which walks begin."""
+        return [node for node in self.nodes if isinstance(node.op, Source)]
+
+    def find(self, name: str) -> Node:
+        """The node with this name; ``NAME.input`` is what module NAME receives."""
+        if name == "output":
+            return self.nodes[self.output]
+        calls, call = self._calls(name)
+        if calls is None:
+            raise unknown_layer(name, self)
+        if call is None and len(calls) > 1:
+            raise QuestionError(
+                f"layer {name!r} is called {len(calls)} times",
+                got=repr(name),
+                expected="one call: " + ", ".join(repr(f"{name}#{k}") for k in range(min(len(calls), 8))),
+                hint=f"R[{name + '#0'!r}]",
+            )
+        if call is not None and call >= len(calls):
+            raise QuestionError(f"layer {name!r}: there is no call {call}", expected=f"a call from 0 to {len(calls) - 1}")
+        return self.nodes[calls[call or 0]]
+
+    def _calls(self, name: str) -> tuple[list[int] | None, int | None]:
+        if name in self.names:
+            return self.names[name], None
+        base, received = (name[: -len(".input")], True) if name.endswith(".input") else (name, False)
+        table = self.received if received else self.names
+        if base in table:
+            return table[base], None
+        stem, _, number = base.rpartition("#")
+        if stem in table and number.isdigit():
+            return table[stem], int(number)
+        return None, None
+
+
+def unknown_layer(name: str, tape: Tape) -> QuestionError:
+    """The error for a name that is not on the tape, with near names."""
+    near = difflib.get_close_matches(name, list(tape.names), n=4, cutoff=0.5)
+    if not near:
+        near = [known for known in tape.names if name and name.split("/")[0] in known][:4] or list(tape.names)[:4]
+    return QuestionError(
+        f"unknown layer {name!r}",
+        expected="a layer of this capture, for example " + ", ".join(map(repr, near)),
+        hint="R.layers lists them all; R.find('*pattern*') searches",
+    )

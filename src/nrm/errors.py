@@ -1,0 +1,77 @@
+"""Every complaint of the library has one form: what, where, got, expected, try.
+
+The inner code knows *what* went wrong; the public verb that called it knows *where*. An error can
+therefore be completed on its way out with :meth:`NrmError.at`.
+"""
+
+from __future__ import annotations
+
+
+class NrmError(Exception):
+    """A complaint with a cause and a remedy.
+
+    >>> error = NrmError("unknown layer", got="'conv9'", expected="a layer of this capture", hint="R.layers")
+    >>> print(error)
+    unknown layer
+      got:      'conv9'
+      expected: a layer of this capture
+      try:      R.layers
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        got: str | None = None,
+        expected: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.got = got
+        self.expected = expected
+        self.hint = hint
+
+    def at(self, where: str) -> NrmError:
+        """The same error, with its place filled in unless it already has one."""
+        self.where = self.where or where
+        return self
+
+    def __str__(self) -> str:
+        parts = (("where", self.where), ("got", self.got), ("expected", self.expected), ("try", self.hint))
+        lines = [f"  {f'{name}:':<9} {text}" for name, text in parts if text]
+        return "\n".join([self.what, *lines])
+
+
+class CaptureError(NrmError):
+    """The model could not be recorded: an op without a rule, a lost path, an input that cannot be explained."""
+
+
+class RuleError(NrmError):
+    """A rule does not fit: bad parameters, or an op it cannot be applied to."""
+
+
+class QuestionError(NrmError):
+    """A question that does not fit the measure: unknown layer, wrong shape, index out of range, bad target."""
+
+
+class MassError(NrmError):
+    """Mass went where it must not: too much in sinks, or an output whose relevance cannot be normalized."""
+
+
+class PrecisionError(NrmError):
+    """Rounding has eaten the result; the numbers would be noise."""
+
+
+class MemoryLimitError(NrmError):
+    """An answer needs more memory than the measure's bound; nothing was allocated."""
+
+
+class ResultFileError(NrmError):
+    """A result file that cannot be read: not one of ours, damaged, or of another schema version."""
+
+
+class NrmWarning(UserWarning):
+    """A number that deserves a second look: mass in sinks, cancellation, a near-zero condition."""

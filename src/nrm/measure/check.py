@@ -1,0 +1,290 @@
+"""The certificate of a measure: does mass hold, where did it go, and how far may the numbers be trusted."""
+
+from __future__ import annotations
+
+import copy
+import html
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nrm.errors import MassError, NrmError, NrmWarning, PrecisionError
+from nrm.measure.layers import sample_sums
+from nrm.measure.sweep import Base, base_sweep
+from nrm.measure.target import Target
+from nrm.rules import Arrivals, Network
+
+SINK_WARN, SINK_RAISE = 1e-3, 0.1
+PRECISION_WARN, PRECISION_RAISE = 1e-4, 1e-2
+VARIATION_WARN = 1e3
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a check found; numbers are per sample. ``ok`` is the verdict per sample, ``verdict`` says it in words."""
+
+    mass: tuple[float, ...]
+    cut_error: float | None
+    worst_cut: str | None
+    sinks: dict[str, tuple[float, ...]]
+    biases: tuple[float, ...]
+    offsets: tuple[float, ...]
+    variation: dict[str, tuple[float, ...]]
+    negative: tuple[int, float]
+    zero: tuple[int, float]
+    precision: tuple[float, ...]
+    measured: bool
+    moved: float | None
+    value: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+    errors: tuple[tuple[int, str], ...] = ()
+    cautions: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> tuple[bool, ...]:
+        """Whether each sample's numbers can be used."""
+        bad = {sample for sample, _ in self.errors}
+        return tuple(i not in bad for i in range(len(self.mass)))
+
+    @property
+    def sink(self) -> tuple[float, ...]:
+        """The mass in sinks, per sample."""
+        return tuple(sum(abs(m[i]) for m in self.sinks.values()) for i in range(len(self.mass)))
+
+    @property
+    def verdict(self) -> str:
+        """One paragraph in plain words, with remedies."""
+        if self.errors:
+            return "Do not use these numbers. " + " ".join(dict.fromkeys(text for _, text in self.errors))
+        if self.cautions:
+            return "Usable with care. " + " ".join(self.cautions)
+        scope = "measured" if self.measured else "light check"
+        return f"The numbers can be trusted ({scope}): mass holds, no leak, precision lost {max(self.precision):.1g}."
+
+    def speak(self, stacklevel: int = 2) -> None:
+        """Raises if the numbers are noise, warns if they deserve a second look."""
+        if self.errors:
+            sample, text = self.errors[0]
+            kind: type[NrmError] = MassError if "sink" in text else PrecisionError
+            raise kind(
+                "the relevances of this measure cannot be trusted", where=f"sample {sample}", got=text,
+                hint="R.check(strict=False) shows the details; dtype=torch.float64, bias='input' or other rules help",
+            )  # fmt: skip
+        for text in self.cautions:
+            warnings.warn(text, NrmWarning, stacklevel=stacklevel + 1)
+
+    def describe(self) -> dict[str, Any]:
+        """The certificate as plain data."""
+        return {
+            "ok": list(self.ok), "verdict": self.verdict, "mass": list(self.mass), "cut_error": self.cut_error,
+            "sinks": {k: list(v) for k, v in self.sinks.items()}, "biases": list(self.biases),
+            "offsets": list(self.offsets), "variation": {k: list(v) for k, v in self.variation.items()},
+            "negative_columns": list(self.negative), "zero_columns": list(self.zero),
+            "precision": list(self.precision), "measured": self.measured, "moved": self.moved,
+            "value": list(self.value), "notes": list(self.notes),
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name:<22} {text}" for name, text in self._rows())
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(t)}</td></tr>" for n, t in self._rows())
+        return f"<table>{rows}</table>"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        worst = max(self.variation, key=lambda k: max(self.variation[k]), default=None)
+        rows = [
+            ("verdict", self.verdict),
+            ("mass of the input cut", _few(self.mass)),
+            ("largest cut error", "not measured" if self.cut_error is None else f"{self.cut_error:.2g} at {self.worst_cut}"),
+            ("mass in sinks", _few(self.sink) + ("" if not self.sinks else f" ({', '.join(list(self.sinks)[:4])})")),
+            ("mass in biases", _few(self.biases)),
+            ("mass in offsets", _few(self.offsets)),
+            ("total variation", "-" if worst is None else f"{_few(self.variation[worst])} at {worst}"),
+            ("negative columns", f"{self.negative[0]} reached, {self.negative[1]:.2%} of the weight"),
+            ("zero columns", f"{self.zero[0]} reached, {self.zero[1]:.2%} of the weight"),
+            ("precision lost", _few(self.precision) + ("" if self.measured else " (estimated)")),
+        ]
+        if self.moved is not None:
+            rows.append(("outputs moved", f"{self.moved:.2g} against the model's own precision"))
+        if any(v < 0 for v in self.value):
+            rows.append(("sign", "the explained output is negative: positive relevance argues for the negative value"))
+        return rows + [("note", note) for note in self.notes]
+
+
+def _few(values: Sequence[float]) -> str:
+    return ", ".join(f"{v:.4g}" for v in values[:3]) + (" ..." if len(values) > 3 else "")
+
+
+def check_measure(network: Network, target: Target, base: Base, *, full: bool) -> Check:
+    """The light form looks at the input cut; the full form at every cut, every column, and measures precision."""
+    tape, batch = network.tape, network.tape.batch
+    sums = _Sums(network, base, batch)
+    variation = sums.variation(full)
+    eps = torch.finfo(tape.dtype).eps
+    cut_error = worst_cut = None
+    negative, zero = (0, 0.0), (0, 0.0)
+    if full:
+        cut_error, worst_cut = _cut_error(network, base, batch)
+        negative, zero = _column_facts(network, base)
+        precision = _measure_precision(network, target, base, batch)
+    else:
+        largest = torch.stack([torch.tensor(v) for v in variation.values()]).amax(0) if variation else torch.ones(batch)
+        precision = (largest * eps).tolist()
+    normalized = network.normalize is True
+    errors, cautions = _judge(sums, precision, variation, normalized, batch)
+    return Check(
+        tuple(sums.mass.tolist()), cut_error, worst_cut, {k: tuple(v.tolist()) for k, v in sums.sinks.items()},
+        tuple(sums.biases.tolist()), tuple(sums.offsets.tolist()), variation, negative, zero, tuple(precision), full,
+        None, tuple(target.value.tolist()), tape.notes, tuple(errors), tuple(cautions),
+    )  # fmt: skip
+
+
+class _Sums:
+    """The masses of the input cut, by kind."""
+
+    def __init__(self, network: Network, base: Base, batch: int) -> None:
+        self._network, self._base = network, base
+        like = network.tape.nodes[network.tape.output].value
+        self.mass = like.new_zeros(batch)
+        self.biases, self.offsets = like.new_zeros(batch), like.new_zeros(batch)
+        self.sinks: dict[str, Tensor] = {}
+        for node in network.tape.sources:
+            arrived = base.arrivals.get(node.index)
+            if arrived is not None and arrived.message is not None:
+                self.mass += sample_sums(node, arrived.message, batch)
+        for (i, port), message in base.drains.items():
+            node = network.tape.nodes[i]
+            if port == "sink":
+                share = sample_sums(node, message, batch)
+                if bool(share.any()) or bool(message.any()):
+                    self.sinks[node.name] = share
+            else:
+                share = message[0].reshape(batch, -1).sum(1) if node.sample is not None else message[0].sum()[None]
+                if port == "bias":
+                    self.biases += share
+                else:
+                    self.offsets += share
+            self.mass += share
+
+    def variation(self, full: bool) -> dict[str, tuple[float, ...]]:
+        network = self._network
+        nodes = network.tape.nodes if full else network.tape.sources
+        found = {}
+        for node in nodes:
+            arrived = self._base.arrivals.get(node.index)
+            relevance = None if arrived is None else network.relevance(node.index, arrived)
+            if relevance is not None:
+                found[node.name] = tuple(sample_sums(node, relevance.abs(), network.tape.batch).tolist())
+        return found
+
+
+def _judge(
+    sums: _Sums, precision: Sequence[float], variation: dict[str, tuple[float, ...]], normalized: bool, batch: int
+) -> tuple[list[tuple[int, str]], list[str]]:
+    errors: list[tuple[int, str]] = []
+    cautions: list[str] = []
+    if not normalized:
+        return errors, ["This is the unnormalized counterpart: masses are not 1 and layers are not comparable."]
+    for i in range(batch):
+        mass = float(sums.mass[i])
+        leak = sum(abs(float(s[i])) for s in sums.sinks.values())
+        if not abs(mass - 1) <= PRECISION_RAISE:
+            errors.append((i, f"The input cut has mass {mass:.4g} instead of 1: rounding has eaten the result."))
+        elif not precision[i] <= PRECISION_RAISE:
+            errors.append((i, f"Rounding changes {precision[i]:.1%} of the relevance."))
+        elif precision[i] > PRECISION_WARN:
+            cautions.append(f"Rounding changes {precision[i]:.2%} of the relevance; try dtype=torch.float64.")
+        if leak > SINK_RAISE:
+            worst = max(sums.sinks, key=lambda k: abs(float(sums.sinks[k][i])))
+            errors.append((i, f"{leak:.1%} of the mass is in sinks, most of it at {worst!r}; try zero='uniform', "
+                              "bias='input' or another rule there."))  # fmt: skip
+        elif leak > SINK_WARN:
+            cautions.append(f"{leak:.2%} of the mass is in sinks at {', '.join(list(sums.sinks)[:3])}.")
+    largest = max((max(v) for v in variation.values()), default=1.0)
+    if largest > VARIATION_WARN and not errors:
+        cautions.append(f"Total variation reaches {largest:.3g}: large relevances of both signs cancel.")
+    return errors, list(dict.fromkeys(cautions))
+
+
+def _cut_error(network: Network, base: Base, batch: int) -> tuple[float, str | None]:
+    """The mass of the cut at every position of the tape: how far is the worst from 1?
+
+    An edge from s to c is crossed by the cuts at s, ..., c - 1; what enters later belongs to every cut before it.
+    """
+    tape = network.tape
+    like = tape.nodes[tape.output].value
+    change = like.new_zeros(tape.output + 2, batch)
+    for i, arrived in base.arrivals.items():
+        node = tape.nodes[i]
+        if not node.inputs:
+            relevance = network.relevance(i, arrived)
+            if relevance is not None:
+                change[0] += sample_sums(node, relevance, batch)
+                change[i] -= sample_sums(node, relevance, batch)
+            continue
+        deliveries, _ = network.pull(i, arrived)
+        for delivery in deliveries:
+            relevance = network.relevance(delivery.to, delivery.arrivals)
+            if relevance is not None:
+                mass = sample_sums(tape.nodes[delivery.to], relevance, batch)
+                change[delivery.to] += mass
+                change[i] -= mass
+    for (i, port), message in base.drains.items():
+        node = tape.nodes[i]
+        mass = sample_sums(node, message, batch) if port == "sink" else (
+            message[0].reshape(batch, -1).sum(1) if node.sample is not None else message[0].sum()[None])  # fmt: skip
+        change[0] += mass
+        change[i] -= mass
+    masses = change.cumsum(0)[: tape.output]
+    if not len(masses):
+        return 0.0, None
+    worst = (masses - 1).abs().amax(1)
+    at = int(worst.argmax())
+    return float(worst[at]), tape.nodes[at].name
+
+
+def _column_facts(network: Network, base: Base) -> tuple[tuple[int, float], tuple[int, float]]:
+    """Reached columns with a negative or zero sum: how many, and their share of all weight that arrives at columns."""
+    negative, dead, weight_negative, weight_dead, weight = 0, 0, 0.0, 0.0, 0.0
+    for i, arrived in base.arrivals.items():
+        if arrived.message is None or not network.is_terminal(i):
+            continue
+        size = arrived.message[0].abs()
+        columns = network.columns(i)
+        weight += float(size.sum())
+        if len(columns.inverse) == 1:
+            below = (columns.inverse[0] < 0) & (size > 0)
+            negative += int(below.sum())
+            weight_negative += float(size[below].sum())
+        if columns.dead is not None:
+            lost = columns.dead & (size > 0)
+            dead += int(lost.sum())
+            weight_dead += float(size[lost].sum())
+    weight = weight or 1.0
+    return (negative, weight_negative / weight), (dead, weight_dead / weight)
+
+
+def _measure_precision(network: Network, target: Target, base: Base, batch: int) -> tuple[float, ...]:
+    """One more sweep with every column sum perturbed by a relative eps: how much of the relevance changes?"""
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    eps = torch.finfo(network.tape.dtype).eps
+    twin = copy.copy(network)
+    twin._columns = {}
+    for i, columns in network._columns.items():
+        noise = [1 + eps * torch.randn(b.shape, generator=generator).to(b) for b in columns.inverse]
+        twin._columns[i] = columns._replace(inverse=tuple(b * n for b, n in zip(columns.inverse, noise, strict=True)))
+    other = base_sweep(twin, target.start)
+    like = network.tape.nodes[network.tape.output].value
+    difference, total = like.new_zeros(batch), like.new_zeros(batch)
+    for node in network.tape.sources:
+        a, b = (s.arrivals.get(node.index, Arrivals()).message for s in (base, other))
+        if a is not None and b is not None:
+            difference += sample_sums(node, (a - b).abs(), batch)
+            total += sample_sums(node, a.abs(), batch)
+    total = torch.where(total == 0, torch.ones_like(total), total)
+    return tuple((difference / total).tolist())

@@ -1,0 +1,116 @@
+"""Convolutions of every kind, forward and transposed, in one to three dimensions, as linear maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nrm.operators.maps import Change, LinearMap
+
+_convolution = torch.ops.aten.convolution.default
+_backward = torch.ops.aten.convolution_backward.default
+
+
+@dataclass(frozen=True, eq=False)
+class Convolution(LinearMap):
+    """``y = conv(x, weight)`` without bias, or the transposed convolution if ``transposed``.
+
+    ``inside`` is (batch, channels, *space), or (channels, *space) for a call without a batch axis.
+    """
+
+    inside: torch.Size
+    outside: torch.Size
+    weight: Tensor
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
+
+    def apply(self, x: Tensor) -> Tensor:
+        y = _convolution(self._fold(x), self.weight, None, *self._geometry)
+        return y.reshape(x.shape[0], *self.outside)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        folded = self._fold(y)
+        like = folded.new_empty(1).expand(folded.shape[0], *self.inside[-self.weight.ndim + 1 :])
+        x = _backward(folded, like, self.weight, None, *self._geometry, [True, False, False])[0]
+        return x.reshape(y.shape[0], *self.inside)
+
+    def reweight(self, change: Change) -> Convolution:
+        return self._with(change(self.weight))
+
+    def support(self) -> LinearMap:
+        return _Support.of(self)
+
+    @property
+    def _geometry(self) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
+        space = self.weight.ndim - 2
+        output_padding = list(self.output_padding) or [0] * space
+        return (list(self.stride), list(self.padding), list(self.dilation), self.transposed, output_padding, self.groups)
+
+    def _with(self, weight: Tensor) -> Convolution:
+        return Convolution(
+            self.inside, self.outside, weight, self.stride, self.padding, self.dilation, self.groups,
+            self.transposed, self.output_padding,
+        )  # fmt: skip
+
+    def _fold(self, x: Tensor) -> Tensor:
+        """The stack axis folded into the batch axis; without a batch axis it takes its place."""
+        return x.flatten(0, 1) if len(self.inside) == self.weight.ndim else x
+
+
+@dataclass(frozen=True, eq=False)
+class _Support(LinearMap):
+    """A convolution whose weights are all 1: channels of a group are summed, convolved once, and copied.
+
+    That is a convolution of one channel instead of in x out channels: the Flat rule costs almost nothing.
+    """
+
+    inside: torch.Size
+    outside: torch.Size
+    thin: Convolution
+
+    @classmethod
+    def of(cls, full: Convolution) -> _Support:
+        space = full.weight.ndim - 2
+        lead = full.inside[: -space - 1]
+        inside = torch.Size((*lead, full.groups, *full.inside[-space:]))
+        outside = torch.Size((*lead, full.groups, *full.outside[-space:]))
+        weight = full.weight.new_ones(full.groups, 1, *full.weight.shape[2:])
+        thin = Convolution(
+            inside, outside, weight, full.stride, full.padding, full.dilation, full.groups,
+            full.transposed, full.output_padding,
+        )  # fmt: skip
+        return cls(full.inside, full.outside, thin)
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self._spread(self.thin.apply(self._gather(x, self.thin.inside)), self.outside)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return self._spread(self.thin.transpose(self._gather(y, self.thin.outside)), self.inside)
+
+    def reweight(self, change: Change) -> LinearMap:
+        weight = float(change(torch.ones((), dtype=torch.float64)))
+        return _Support(self.inside, self.outside, self.thin._with(self.thin.weight * weight))
+
+    @property
+    def nonnegative(self) -> bool:
+        return True
+
+    @property
+    def _channel(self) -> int:
+        return len(self.inside) - (self.thin.weight.ndim - 2)
+
+    def _gather(self, x: Tensor, shape: torch.Size) -> Tensor:
+        return x.unflatten(self._channel, (self.thin.groups, -1)).sum(self._channel + 1).reshape(x.shape[0], *shape)
+
+    def _spread(self, x: Tensor, shape: torch.Size) -> Tensor:
+        copies = shape[self._channel - 1] // self.thin.groups
+        wide = x.unsqueeze(self._channel + 1)
+        sizes = list(wide.shape)
+        sizes[self._channel + 1] = copies
+        return wide.expand(sizes).reshape(x.shape[0], *shape)

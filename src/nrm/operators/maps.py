@@ -1,0 +1,262 @@
+"""The contract of a linear map, and the maps that are neither convolutions nor data movement."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from nrm.errors import RuleError
+
+Change = Callable[[Tensor], Tensor]
+"""A change of weights, entry by entry: the positive part, the square, ones."""
+
+
+class LinearMap(ABC):
+    """A linear map ``V`` from tensors of shape ``inside`` to tensors of shape ``outside``.
+
+    Both directions take and give one leading stack axis: ``apply`` maps ``(K, *inside)`` to ``(K, *outside)``,
+    ``transpose`` maps ``(K, *outside)`` to ``(K, *inside)``, and the two are adjoint. ``reweight`` gives the map
+    whose entries are changed one by one; the change of an absent connection is never asked for.
+    """
+
+    inside: torch.Size
+    outside: torch.Size
+
+    @abstractmethod
+    def apply(self, x: Tensor) -> Tensor:
+        """``V x`` for every element of the stack."""
+
+    @abstractmethod
+    def transpose(self, y: Tensor) -> Tensor:
+        """``V^T y`` for every element of the stack."""
+
+    @abstractmethod
+    def reweight(self, change: Change) -> LinearMap:
+        """The map with every weight ``w`` replaced by ``change(w)``."""
+
+    def support(self) -> LinearMap:
+        """The map with weight 1 on every connection."""
+        return self.reweight(torch.ones_like)
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether all weights are known to be at least 0 without looking at them."""
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class Identity(LinearMap):
+    """``y = weight * x`` with one number as the weight: the block of a term that enters a sum as it is."""
+
+    inside: torch.Size
+    weight: float = 1.0
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        return self.inside
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x if self.weight == 1.0 else x * self.weight
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return self.apply(y)
+
+    def reweight(self, change: Change) -> Identity:
+        return Identity(self.inside, float(change(torch.tensor(self.weight, dtype=torch.float64))))
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(LinearMap):
+    """``y = x W^T`` on the last axis, as ``torch.nn.functional.linear`` has it; ``weight`` is (out, in)."""
+
+    inside: torch.Size
+    weight: Tensor
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        return torch.Size((*self.inside[:-1], self.weight.shape[0]))
+
+    def apply(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.linear(x, self.weight)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return torch.matmul(y, self.weight)
+
+    def reweight(self, change: Change) -> Dense:
+        return Dense(self.inside, change(self.weight))
+
+
+@dataclass(frozen=True, eq=False)
+class Matmul(LinearMap):
+    """``y = x @ C`` (or ``C @ x`` if ``left``) with a constant ``C`` of two or more axes, broadcast over leading axes."""
+
+    inside: torch.Size
+    constant: Tensor
+    left: bool = False
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        x = torch.empty(self.inside, device="meta")
+        c = torch.empty(self.constant.shape, device="meta")
+        return torch.matmul(c, x).shape if self.left else torch.matmul(x, c).shape
+
+    def apply(self, x: Tensor) -> Tensor:
+        x = self._aligned(x, self.inside)
+        return torch.matmul(self.constant, x) if self.left else torch.matmul(x, self.constant)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        c = self.constant.mT
+        full = torch.matmul(c, y) if self.left else torch.matmul(y, c)
+        return full.sum_to_size(self._aligned_shape(y.shape[0], self.inside)).reshape(y.shape[0], *self.inside)
+
+    def reweight(self, change: Change) -> Matmul:
+        return Matmul(self.inside, change(self.constant), self.left)
+
+    def _aligned_shape(self, stack: int, shape: torch.Size) -> tuple[int, ...]:
+        missing = max(0, self.constant.ndim - len(shape))
+        return (stack, *(1,) * missing, *shape)
+
+    def _aligned(self, x: Tensor, shape: torch.Size) -> Tensor:
+        return x.reshape(self._aligned_shape(x.shape[0], shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Reduce(LinearMap):
+    """A sum over the axes ``dims`` times ``weight``; ``outside`` tells whether the axes were kept."""
+
+    inside: torch.Size
+    outside: torch.Size
+    dims: tuple[int, ...]
+    weight: float = 1.0
+
+    def apply(self, x: Tensor) -> Tensor:
+        summed = x.sum([d + 1 for d in self.dims]) if self.dims else x
+        return (summed * self.weight).reshape(x.shape[0], *self.outside)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        kept = [1 if d in self.dims else n for d, n in enumerate(self.inside)]
+        return (y * self.weight).reshape(y.shape[0], *kept).expand(y.shape[0], *self.inside)
+
+    def reweight(self, change: Change) -> Reduce:
+        weight = float(change(torch.tensor(self.weight, dtype=torch.float64)))
+        return Reduce(self.inside, self.outside, self.dims, weight)
+
+    @property
+    def nonnegative(self) -> bool:
+        return self.weight >= 0
+
+
+@dataclass(frozen=True, eq=False)
+class Centering(LinearMap):
+    """The linear part of a normalization with its statistics held constant.
+
+    Within each group of ``n`` entries the weight from i to j is ``diagonal[j]`` if i = j, else ``other[j]``. A layer
+    norm with gain g (the learned weight over the standard deviation) has ``diagonal = g (1 - 1/n)`` and
+    ``other = -g / n``. Groups are the axes ``dims`` of the tensor seen as ``view``.
+    """
+
+    inside: torch.Size
+    view: tuple[int, ...]
+    dims: tuple[int, ...]
+    diagonal: Tensor
+    other: Tensor
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        return self.inside
+
+    @classmethod
+    def of(cls, gain: Tensor, view: tuple[int, ...], dims: tuple[int, ...]) -> Self:
+        """The centering with the given gain, a tensor of the normalized tensor's full shape."""
+        n = 1
+        for d in dims:
+            n *= view[d]
+        return cls(gain.shape, view, dims, gain * (1 - 1 / n), -gain / n)
+
+    def apply(self, x: Tensor) -> Tensor:
+        return (self.diagonal - self.other) * x + self.other * self._group_sum(x)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return (self.diagonal - self.other) * y + self._group_sum(self.other * y)
+
+    def reweight(self, change: Change) -> Centering:
+        return Centering(self.inside, self.view, self.dims, change(self.diagonal), change(self.other))
+
+    def _group_sum(self, x: Tensor) -> Tensor:
+        groups = x.reshape(x.shape[0], *self.view)
+        return groups.sum([d + 1 for d in self.dims], keepdim=True).expand_as(groups).reshape(x.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Function(LinearMap):
+    """Any linear function given as a callable: pooling, interpolation, a fold. Its transpose is its gradient.
+
+    ``batched`` says that the first axis of ``inside`` is a batch axis that the function treats independently, so the
+    stack can be folded into it.
+    """
+
+    inside: torch.Size
+    outside: torch.Size
+    function: Callable[[Tensor], Tensor]
+    batched: bool = True
+    positive: bool = True
+    name: str = "function"
+
+    def apply(self, x: Tensor) -> Tensor:
+        if self.batched:
+            return self.function(x.flatten(0, 1)).reshape(x.shape[0], *self.outside)
+        return torch.stack([self.function(one) for one in x])
+
+    def transpose(self, y: Tensor) -> Tensor:
+        if self.batched:
+            shape = (y.shape[0] * self.inside[0], *self.inside[1:])
+            return self._gradient(shape, y.flatten(0, 1)).reshape(y.shape[0], *self.inside)
+        return torch.stack([self._gradient(tuple(self.inside), one) for one in y])
+
+    def reweight(self, change: Change) -> LinearMap:
+        probe = change(torch.tensor([0.5, 1.0], dtype=torch.float64))
+        if self.positive and torch.equal(probe, torch.tensor([0.5, 1.0], dtype=torch.float64)):
+            return self
+        if self.positive and not probe.any():
+            return _Nothing(self.inside, self.outside)
+        raise RuleError(
+            f"the rule needs the single weights of {self.name}, which is known as a whole only",
+            expected="LRP0, Epsilon, or (if its weights are non-negative) Gamma, ZPlus, AlphaBeta",
+            hint="give this layer another rule: rules={'LAYER': nrm.LRP0(), ...}",
+        )
+
+    def support(self) -> LinearMap:
+        """Pools weigh the entries of a window equally, so that after normalization they are their own support."""
+        return self if self.positive else super().support()
+
+    @property
+    def nonnegative(self) -> bool:
+        return self.positive
+
+    def _gradient(self, shape: tuple[int, ...], y: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            x = torch.zeros(shape, dtype=y.dtype, device=y.device, requires_grad=True)
+            (gradient,) = torch.autograd.grad(self.function(x), x, y.clone() if y.is_inference() else y)
+        return gradient
+
+
+@dataclass(frozen=True, eq=False)
+class _Nothing(LinearMap):
+    """The map without connections: the negative part of non-negative weights."""
+
+    inside: torch.Size
+    outside: torch.Size
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[0], *self.outside)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return y.new_zeros(y.shape[0], *self.inside)
+
+    def reweight(self, change: Change) -> LinearMap:
+        return self

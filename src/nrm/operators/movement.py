@@ -1,0 +1,128 @@
+"""Data movement as linear maps with entries 0 and 1: views, permutations, slices, placements, copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nrm.operators.maps import Change, LinearMap
+
+
+class Movement(LinearMap):
+    """A map in which every output entry is a copy of one input entry (or of none)."""
+
+    def reweight(self, change: Change) -> LinearMap:
+        return self
+
+    @property
+    def nonnegative(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Reshape(Movement):
+    """The same entries in the same order, seen with another shape."""
+
+    inside: torch.Size
+    outside: torch.Size
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0], *self.outside)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return y.reshape(y.shape[0], *self.inside)
+
+
+@dataclass(frozen=True, eq=False)
+class Permute(Movement):
+    """The axes in another order: output axis i is input axis ``dims[i]``."""
+
+    inside: torch.Size
+    dims: tuple[int, ...]
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        return torch.Size([self.inside[d] for d in self.dims])
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x.permute(0, *(d + 1 for d in self.dims))
+
+    def transpose(self, y: Tensor) -> Tensor:
+        back = sorted(range(len(self.dims)), key=self.dims.__getitem__)
+        return y.permute(0, *(d + 1 for d in back))
+
+
+@dataclass(frozen=True, eq=False)
+class Slice(Movement):
+    """``x[index]`` with basic indexing (integers, slices, None, Ellipsis)."""
+
+    inside: torch.Size
+    outside: torch.Size
+    index: tuple[Any, ...]
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x[(slice(None), *self.index)]
+
+    def transpose(self, y: Tensor) -> Tensor:
+        x = y.new_zeros(y.shape[0], *self.inside)
+        x[(slice(None), *self.index)] = y
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class Place(Movement):
+    """The tensor put at ``index`` of a larger one that is 0 elsewhere: a piece of a concatenation."""
+
+    inside: torch.Size
+    outside: torch.Size
+    index: tuple[Any, ...]
+
+    def apply(self, x: Tensor) -> Tensor:
+        return Slice(self.outside, self.inside, self.index).transpose(x)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return y[(slice(None), *self.index)]
+
+
+@dataclass(frozen=True, eq=False)
+class Expand(Movement):
+    """Broadcasting: copies along axes of size 1 and along new leading axes."""
+
+    inside: torch.Size
+    outside: torch.Size
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0], *self._aligned).expand(x.shape[0], *self.outside)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return y.sum_to_size(y.shape[0], *self._aligned).reshape(y.shape[0], *self.inside)
+
+    @property
+    def _aligned(self) -> tuple[int, ...]:
+        return (1,) * (len(self.outside) - len(self.inside)) + tuple(self.inside)
+
+
+@dataclass(frozen=True, eq=False)
+class Gather(Movement):
+    """Any movement at all: output entry j is input entry ``index[j]`` (flat), or nothing where it is -1."""
+
+    inside: torch.Size
+    outside: torch.Size
+    index: Tensor
+
+    def apply(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        taken = flat.index_select(1, self.index.clamp(min=0))
+        if bool((self.index < 0).any()):
+            taken = taken * (self.index >= 0)
+        return taken.reshape(x.shape[0], *self.outside)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        flat = y.flatten(1)
+        if bool((self.index < 0).any()):
+            flat = flat * (self.index >= 0)
+        x = flat.new_zeros(y.shape[0], self.inside.numel())
+        return x.index_add(1, self.index.clamp(min=0), flat).reshape(y.shape[0], *self.inside)

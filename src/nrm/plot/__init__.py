@@ -1,0 +1,15 @@
+"""Pictures of relevance. Every function needs the extra ``viz`` (matplotlib), imported when it is called.
+
+Relevance is a signed share, so zero has to look like nothing and both signs have to be equally loud: white in the
+middle, red *for* the explained output, blue *against* it, the same lightness at the same distance from zero.
+
+* :func:`heatmap`: one heat map, alone or over its image, on an ``ax`` of yours or a new one.
+* :func:`montage`: a grid, one row per image, the image and its heat maps side by side.
+* :func:`diverging`: the colour map of both.
+"""
+
+from nrm.plot.colors import diverging
+from nrm.plot.grid import montage
+from nrm.plot.heat import heatmap
+
+__all__ = ["diverging", "heatmap", "montage"]

@@ -1,0 +1,172 @@
+"""A grid of images and their heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nrm.errors import NrmError, QuestionError
+from nrm.extras import extra
+from nrm.plot.heat import (
+    ENDS,
+    INK,
+    NOTE_POINTS,
+    Heat,
+    Look,
+    draw_heat,
+    dress_bar,
+    find_beyond,
+    frame,
+    mark_limit,
+    note_sign,
+    read_heat,
+    read_look,
+    wrap_notes,
+)
+from nrm.plot.pictures import Array, Picture, Scalar, read_image
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+BAR_LENGTH = 2.5  # inches
+
+
+def montage(
+    rows: Sequence[Sequence[Picture]],
+    *,
+    names: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    values: Sequence[Scalar] | None = None,
+    rests: Sequence[Sequence[Scalar]] | None = None,
+    overlay: bool = True,
+    cmap: str | Colormap | None = None,
+    alpha: float = 0.7,
+    scale: float | str | None = None,
+    smooth: bool = True,
+    colorbar: bool = True,
+    labels: tuple[str, str] = ENDS,
+    title: str | None = None,
+    size: float = 1.9,
+) -> Figure:
+    """Draw one row per image: the image in its colours, then its heat maps.
+
+    Args:
+        rows: for each row the image and one or more relevances, all as :func:`nrm.plot.heatmap` takes them.
+        names: a text per row, left of it.
+        columns: a text per column, above it (the image's column first).
+        values: the explained output of each row; a negative one is noted.
+        rests: for each row and heat map, the share of the mass that is not in the picture.
+        overlay: draw heat maps over the grey image; False draws them on white.
+        cmap: as in :func:`nrm.plot.heatmap`.
+        alpha: as in :func:`nrm.plot.heatmap`.
+        scale: as in :func:`nrm.plot.heatmap`. Unless it is a number, every heat map has a scale of its own, and the
+            colour bar says so.
+        smooth: as in :func:`nrm.plot.heatmap`.
+        colorbar: one colour bar for the whole grid.
+        labels: the words at the lower and upper end of the colour bar.
+        title: text above the grid.
+        size: width of a panel in inches.
+
+    >>> import torch
+    >>> image, relevance = torch.rand(3, 16, 16), torch.randn(3, 16, 16)
+    >>> figure = montage([(image, relevance, relevance**2)], names=["noise"], columns=["image", "signed", "squared"])
+    >>> [ax.get_title() for ax in figure.axes[:3]]
+    ['image', 'signed', 'squared']
+    """
+    try:
+        look = read_look(cmap, alpha, scale, smooth)
+        count = _check_lengths(rows, names, columns, values, rests)
+        images, heats = _read_rows(rows, look, rests, overlay)
+        signs = [note_sign(None if values is None else values[i]) for i in range(len(rows))]
+    except NrmError as error:
+        error.at("nrm.plot.montage")
+        raise
+    with extra("viz", "nrm.plot.montage"):
+        import matplotlib.pyplot as plt
+    heights = [
+        size * image.shape[0] / image.shape[1] + _note_height([sign, *(heat.notes for heat in row)], size)
+        for image, sign, row in zip(images, signs, heats, strict=True)
+    ]
+    room_for_bar, room_for_text = 0.8 if colorbar else 0.0, 0.3 * bool(columns) + 0.3 * bool(title)
+    figure, grid = plt.subplots(
+        len(rows),
+        count,
+        squeeze=False,
+        figsize=(count * size + room_for_bar, sum(heights) + room_for_text),
+        height_ratios=heights,
+        layout="constrained",
+    )
+    for axes, image, sign, row in zip(grid, images, signs, heats, strict=True):
+        axes[0].imshow(image, cmap="gray", vmin=0.0, vmax=1.0, interpolation="antialiased")
+        frame(axes[0], sign)
+        for ax, heat in zip(axes[1:], row, strict=True):
+            drawn = draw_heat(ax, heat, look)
+    for ax, text in zip(grid[:, 0], names or (), strict=False):
+        ax.set_ylabel(text, parse_math=False, color=INK)
+    for ax, text in zip(grid[0], columns or (), strict=False):
+        ax.set_title(text, parse_math=False, fontsize="medium", color=INK)
+    if title:
+        figure.suptitle(title, parse_math=False, color=INK)
+    if colorbar:
+        every = [heat for row in heats for heat in row]
+        shrink = min(1.0, BAR_LENGTH / sum(heights))
+        bar = figure.colorbar(drawn, ax=grid, shrink=shrink, aspect=22, pad=0.02, extend=find_beyond(every))
+        alone = scale is None or isinstance(scale, str)
+        ticks = {0.0: "0"} if alone else mark_limit(every[-1].limit)
+        dress_bar(bar, ticks, labels, "each map on its own scale" if alone else "share of the output")
+    return figure
+
+
+def _note_height(notes: list[list[str]], width: float) -> float:
+    lines = max(len(wrap_notes(each, width)) for each in notes)
+    return lines * 1.35 * NOTE_POINTS / 72
+
+
+def _read_rows(
+    rows: Sequence[Sequence[Picture]],
+    look: Look,
+    rests: Sequence[Sequence[Scalar]] | None,
+    overlay: bool,
+) -> tuple[list[Array], list[list[Heat]]]:
+    images, heats = [], []
+    for i, (image, *relevances) in enumerate(rows):
+        row = []
+        for j, relevance in enumerate(relevances):
+            try:
+                heat = read_heat(relevance, image, look, rest=None if rests is None else rests[i][j])
+            except NrmError as error:
+                error.at(f"nrm.plot.montage, row {i}, heat map {j}")
+                raise
+            row.append(heat if overlay else heat._replace(grey=None))
+        images.append(read_image(image))
+        heats.append(row)
+    return images, heats
+
+
+def _check_lengths(
+    rows: Sequence[Sequence[Picture]],
+    names: Sequence[str] | None,
+    columns: Sequence[str] | None,
+    values: Sequence[Scalar] | None,
+    rests: Sequence[Sequence[Scalar]] | None,
+) -> int:
+    counts = {len(row) for row in rows}
+    if len(counts) != 1 or min(counts) < 2:
+        raise QuestionError(
+            "the rows are not a grid",
+            got=f"rows of {', '.join(map(str, sorted(counts)))} pictures" if counts else "no rows",
+            expected="(image, relevance, ...) with the same number of pictures in every row",
+        )
+    (count,) = counts
+    wanted: list[tuple[str, Sequence[Any] | None, int]] = [
+        ("names", names, len(rows)),
+        ("columns", columns, count),
+        ("values", values, len(rows)),
+        ("rests", rests, len(rows)),
+        *((f"rests[{i}]", row, count - 1) for i, row in enumerate(() if rests is None else rests)),
+    ]
+    for name, given, length in wanted:
+        if given is not None and len(given) != length:
+            raise QuestionError(f"{name} does not fit the grid", got=f"{len(given)} entries", expected=f"{length}")
+    return count

@@ -1,0 +1,181 @@
+"""Composites: which rule each kind of step gets, by name, by mapping, or chosen for the network."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from nrm.capture import Combine, Linear, Multiply, Node, Tape
+from nrm.errors import RuleError
+from nrm.operators import Centering
+from nrm.rules.rules import LRP0, AlphaBeta, Epsilon, Flat, Gamma, Product, Rule, Sum, ZBox, ZPlus
+
+Choice = Rule | Product | Sum
+Matcher = str | type
+
+
+@dataclass(frozen=True)
+class Composite:
+    """A rule for every kind of step. ``changes`` are looked at first, in order: name pattern, module type or kind."""
+
+    name: str
+    conv: Rule = field(default_factory=LRP0)
+    linear: Rule = field(default_factory=LRP0)
+    pool: Rule = field(default_factory=LRP0)
+    norm: Rule = field(default_factory=LRP0)
+    add: Rule = field(default_factory=LRP0)
+    first: Rule | None = None
+    product: Product = field(default_factory=Product)
+    bias: str = "input"
+    changes: tuple[tuple[Matcher, Choice], ...] = ()
+
+    def kind(self, kind: str) -> Rule:
+        """The rule for a kind of linear step."""
+        rule: Rule = getattr(self, kind)
+        return rule
+
+    def but(self, changes: Mapping[Matcher, Choice]) -> Composite:
+        """The same composite with some layers changed."""
+        return replace(self, changes=(*changes.items(), *self.changes))
+
+
+def _composites(low: Any = None, high: Any = None) -> dict[str, Composite]:
+    eps, plus, ab = Epsilon(), ZPlus(), AlphaBeta(2.0, 1.0)
+    return {
+        "lrp-0": Composite("lrp-0"),
+        "epsilon-plus": Composite("epsilon-plus", conv=plus, linear=eps, add=plus, bias="ignore"),
+        "epsilon-plus-flat": Composite(
+            "epsilon-plus-flat", conv=plus, linear=eps, add=plus, first=Flat(), bias="ignore"
+        ),
+        "epsilon-gamma-box": Composite("epsilon-gamma-box", conv=Gamma(0.25), linear=eps, first=ZBox(low, high)),
+        "epsilon-alpha2-beta1": Composite("epsilon-alpha2-beta1", conv=ab, linear=eps),
+        "epsilon-alpha2-beta1-flat": Composite("epsilon-alpha2-beta1-flat", conv=ab, linear=eps, first=Flat()),
+    }
+
+
+NAMES = tuple(_composites())
+
+
+def composite(name: str, *, low: Any = None, high: Any = None) -> Composite:
+    """The composite with this name. ``low`` and ``high`` are the input bounds of ``"epsilon-gamma-box"``.
+
+    >>> composite("epsilon-plus-flat").first
+    Flat()
+    """
+    known = _composites(low, high)
+    if name not in known:
+        near = difflib.get_close_matches(name, NAMES, n=2)
+        raise RuleError(
+            f"unknown composite {name!r}", expected=", ".join(map(repr, NAMES)),
+            hint=f"rules={near[0]!r}" if near else None,
+        )  # fmt: skip
+    return known[name]
+
+
+def resolve(rules: Any, tape: Tape) -> Composite:
+    """Whatever the user gave as ``rules`` as one composite."""
+    if isinstance(rules, Composite):
+        return rules
+    if isinstance(rules, str):
+        return suggest(tape) if rules == "auto" else composite(rules)
+    if isinstance(rules, Rule):
+        return Composite(
+            repr(rules), conv=rules, linear=rules, add=rules if isinstance(rules, ZPlus | Gamma | AlphaBeta) else LRP0(),
+            bias="ignore" if isinstance(rules, ZPlus | Flat) else "input",
+        )  # fmt: skip
+    if isinstance(rules, Mapping):
+        return _from_mapping(rules, tape)
+    raise RuleError(
+        "these are not rules", got=type(rules).__name__,
+        expected="a composite's name, a rule, or a mapping from layer pattern, module type or kind to rule",
+    )  # fmt: skip
+
+
+def _from_mapping(rules: Mapping[Any, Any], tape: Tape) -> Composite:
+    base, changes = None, {}
+    for key, value in rules.items():
+        if isinstance(value, str | Composite):
+            if key != "*":
+                raise RuleError(f"{key!r}: a whole composite can only stand for '*'", got=repr(value))
+            base = resolve(value, tape)
+        elif isinstance(value, Rule | Product | Sum):
+            if not isinstance(key, str) and not (isinstance(key, type) and issubclass(key, nn.Module)):
+                raise RuleError("not a layer pattern", got=repr(key), expected="a name pattern or a module type")
+            changes[key] = value
+        else:
+            raise RuleError(f"{key!r}: not a rule", got=repr(value), expected="a rule such as nrm.ZPlus()")
+    base = base or replace(composite("lrp-0"), name="mapping")
+    if base.name == "mapping" and any(isinstance(r, ZPlus) for r in changes.values()):
+        base = replace(base, add=ZPlus(), bias="ignore")
+    _check_used(changes, tape)
+    return base.but(changes)
+
+
+def _check_used(changes: Mapping[Matcher, Choice], tape: Tape) -> None:
+    names = _all_names(tape)
+    for key in changes:
+        if not any(matches(key, node, names[node.index], tape) for node in tape.nodes):
+            raise RuleError(
+                f"no layer matches {key if isinstance(key, str) else key.__name__!r}",
+                expected="a pattern such as 'features.*', '*/add', a module type, or a kind: conv, linear, pool, norm",
+                hint="R.layers of a measure with rules='auto' lists the names",
+            )
+
+
+def suggest(tape: Tape) -> Composite:
+    """Usable numbers without options: z+ for plain convolutional networks, LRP-0 with biases as inputs otherwise.
+
+    With normalization layers that subtract a mean, z+ has nothing to hold on to, and signed rules need their biases.
+    """
+    linear = [node.op for node in tape.nodes if isinstance(node.op, Linear)]
+    centred = any(isinstance(op.map, Centering) for op in linear)
+    convolves = any(op.kind == "conv" for op in linear)
+    return composite("epsilon-plus-flat" if convolves and not centred else "lrp-0")
+
+
+def matches(key: Matcher, node: Node, names: list[str], tape: Tape) -> bool:
+    """Whether a name pattern, module type or kind of step means this node."""
+    if isinstance(key, type):
+        return isinstance(node.op, Linear | Multiply) and issubclass(tape.modules.get(node.module, object), key)
+    kind = getattr(node.op, "kind", "")
+    return key == kind or any(fnmatch.fnmatchcase(name, key) for name in names)
+
+
+def _all_names(tape: Tape) -> list[list[str]]:
+    names: list[list[str]] = [[node.name] for node in tape.nodes]
+    for name, calls in tape.names.items():
+        for index in calls:
+            names[index].append(name)
+    return names
+
+
+def choices(composite: Composite, tape: Tape) -> dict[int, Choice]:
+    """The explicitly changed nodes: the first change that matches wins."""
+    names = _all_names(tape)
+    found: dict[int, Choice] = {}
+    for node in tape.nodes:
+        for key, choice in composite.changes:
+            if matches(key, node, names[node.index], tape):
+                found[node.index] = choice
+                break
+    return found
+
+
+def reads_input(tape: Tape) -> set[int]:
+    """The linear steps that read the user's input, with only data movement and scaling in between."""
+    close = {node.index for node in tape.sources if node.op.kind in ("input", "embedding")}  # type: ignore[union-attr]
+    first = set()
+    for node in tape.nodes:
+        if not any(i in close for i in node.inputs):
+            continue
+        if isinstance(node.op, Linear):
+            first.add(node.index)
+        elif isinstance(node.op, Combine) and (not node.op.joins or len(node.op.terms) == 1):
+            close.add(node.index)
+    return {i for i in first if getattr(tape.nodes[i].op, "kind", "") in ("conv", "linear")}
+

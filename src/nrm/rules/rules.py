@@ -1,0 +1,271 @@
+"""The propagation rules, named as in the papers. A rule is a frozen value; it turns a linear step into factors.
+
+Every rule has the factored form ``T = sum_k diag(a_k) V_k`` with ``V_k`` the step's map under changed weights, so
+that column sums are ``sum_k V_k(a_k)``, pulling is ``a_k * V_k^T(density)`` and pushing is ``V_k(a_k * v)``.
+
+Where a step sits under a constant scale ``s`` (a batch norm folded into it), its weights are ``s W``. A rule says how
+it follows such a scale through the *keys* of its factors: ``("power", p)`` factors scale with ``s**p``; ``("sign", +1)``
+and ``("sign", -1)`` factors belong to ``W`` and ``-W``, for rules that treat positive and negative weights differently.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nrm.errors import RuleError
+from nrm.operators import Identity, LinearMap
+
+Key = tuple[str, int]
+POSITIVE: Key = ("sign", 1)
+NEGATIVE: Key = ("sign", -1)
+CONSTANT: Key = ("power", 0)
+LINEAR: Key = ("power", 1)
+SQUARE: Key = ("power", 2)
+
+
+class Factor(NamedTuple):
+    """One factor ``diag(a) V`` of a rule's matrix; ``a`` may be a number. Alpha-beta has a second group."""
+
+    a: Tensor | float
+    map: LinearMap
+    group: int = 0
+
+
+class Rule(ABC):
+    """What a linear step's unnormalized entries are. ``h`` is the step's input, ``W`` its weights."""
+
+    keys: ClassVar[tuple[Key, ...]] = (LINEAR,)
+    cancels: ClassVar[bool] = True
+    """Whether entries of both signs can meet in one column, so that its sum may be lost to rounding."""
+
+    @abstractmethod
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        """The factors of one key. ``nonnegative`` says that no entry of ``h`` is below 0."""
+
+    @abstractmethod
+    def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
+        """The entry of a bias, a weight from a neuron of activation 1, in each group; None: it gets nothing."""
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{k}={v!r}" for k, v in vars(self).items())
+        return f"{type(self).__name__}({fields})"
+
+
+@dataclass(frozen=True, repr=False)
+class LRP0(Rule):
+    """``h W``: every contribution as it is."""
+
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        return [Factor(h, map)]
+
+    def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
+        return (b,)
+
+
+@dataclass(frozen=True, repr=False)
+class Epsilon(LRP0):
+    """The epsilon rule. Normalizing its columns cancels epsilon, so in a measure it *is* LRP-0; the epsilon matters
+    only in the unnormalized counterpart (``normalize=False``)."""
+
+    epsilon: float = 1e-6
+
+
+@dataclass(frozen=True, repr=False)
+class Gamma(Rule):
+    """``h W + gamma max(0, h W)``: positive contributions count (1 + gamma) times."""
+
+    gamma: float = 0.25
+    keys: ClassVar[tuple[Key, ...]] = (POSITIVE, NEGATIVE)
+
+    def __post_init__(self) -> None:
+        if not self.gamma >= 0:
+            raise RuleError("gamma must not be negative", got=f"Gamma({self.gamma})", expected="gamma >= 0")
+
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        sign, gamma = key[1], self.gamma
+        if nonnegative:
+            return [Factor(h, map.reweight(lambda w: sign * w + gamma * (sign * w).clamp(min=0)))]
+        up, down = _signed_parts(map, sign)
+        return [Factor(h, map.reweight(lambda w: sign * w)), Factor(gamma * h.clamp(min=0), up),
+                Factor(gamma * h.clamp(max=0), down)]  # fmt: skip
+
+    def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
+        return (b + self.gamma * b.clamp(min=0),)
+
+
+@dataclass(frozen=True, repr=False)
+class ZPlus(Rule):
+    """``max(0, h W)``: only positive contributions."""
+
+    keys: ClassVar[tuple[Key, ...]] = (POSITIVE, NEGATIVE)
+    cancels: ClassVar[bool] = False
+
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        return _positive_part(map, h, key[1], nonnegative, group=0)
+
+    def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
+        return (b.clamp(min=0),)
+
+
+@dataclass(frozen=True, repr=False)
+class AlphaBeta(Rule):
+    """``alpha`` times the positive contributions' shares minus ``beta`` times the negative ones'.
+
+    Positive and negative parts are pooled over the whole column. A column with one sign only has one group of shares.
+    """
+
+    alpha: float = 2.0
+    beta: float = 1.0
+    keys: ClassVar[tuple[Key, ...]] = (POSITIVE, NEGATIVE)
+    cancels: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not self.alpha > self.beta >= 0:
+            raise RuleError(
+                "alpha-beta does not give a positive total",
+                got=f"AlphaBeta({self.alpha}, {self.beta})", expected="alpha > beta >= 0",
+            )  # fmt: skip
+
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        return [*_positive_part(map, h, key[1], nonnegative, group=0),
+                *_positive_part(map, h, -key[1], nonnegative, group=1)]  # fmt: skip
+
+    def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
+        return b.clamp(min=0), (-b).clamp(min=0)
+
+
+@dataclass(frozen=True, repr=False)
+class Flat(Rule):
+    """1 for every connection: each column is uniform over its receptive field inside the image."""
+
+    keys: ClassVar[tuple[Key, ...]] = (CONSTANT,)
+    cancels: ClassVar[bool] = False
+
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        return [Factor(1.0, map.support())]
+
+    def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
+        return (None,)
+
+
+@dataclass(frozen=True, repr=False)
+class WSquare(Rule):
+    """``W^2``: shares by squared weights, whatever the input."""
+
+    keys: ClassVar[tuple[Key, ...]] = (SQUARE,)
+    cancels: ClassVar[bool] = False
+
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        return [Factor(1.0, map.reweight(torch.square))]
+
+    def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
+        return (b.square(),)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ZBox(Rule):
+    """``h W - low max(0, W) - high min(0, W)`` for inputs between the bounds ``low`` and ``high``.
+
+    Bounds are numbers or tensors that broadcast against the input. Without bounds, the range of the input itself
+    (with 0 inside) is used.
+    """
+
+    low: float | Tensor | None = None
+    high: float | Tensor | None = None
+    keys: ClassVar[tuple[Key, ...]] = (POSITIVE, NEGATIVE)
+
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        low = self._bound(self.low, h.amin().clamp(max=0), h)
+        high = self._bound(self.high, h.amax().clamp(min=0), h)
+        up, down = _signed_parts(map, key[1])
+        sign = key[1]
+        return [Factor(h, map.reweight(lambda w: sign * w)), Factor(-low, up), Factor(-high, down)]
+
+    def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
+        return (None,)
+
+    @staticmethod
+    def _bound(bound: float | Tensor | None, default: Tensor, h: Tensor) -> Tensor:
+        value = default if bound is None else torch.as_tensor(bound, dtype=h.dtype, device=h.device)
+        try:
+            return value.expand(h.shape)
+        except RuntimeError:
+            raise RuleError(
+                "a bound of ZBox does not fit its input", got=f"shape {tuple(value.shape)}",
+                expected=f"a number, or a tensor that broadcasts to {tuple(h.shape)}",
+            ) from None  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Pass(Rule):
+    """The identity: relevance goes to the same position below. For steps that keep the shape."""
+
+    keys: ClassVar[tuple[Key, ...]] = (CONSTANT,)
+    cancels: ClassVar[bool] = False
+
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        if map.inside != map.outside:
+            raise RuleError(
+                "Pass needs a step that keeps its shape", got=f"{tuple(map.inside)} -> {tuple(map.outside)}",
+                hint="use another rule for this layer",
+            )  # fmt: skip
+        return [Factor(1.0, Identity(map.inside))]
+
+    def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
+        return (None,)
+
+
+@dataclass(frozen=True, repr=False)
+class EntryEpsilon(Rule):
+    """``h W + epsilon`` for every connection, as the paper writes its stabilizer."""
+
+    epsilon: float = 1e-6
+    keys: ClassVar[tuple[Key, ...]] = (LINEAR, CONSTANT)
+
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        return [Factor(h, map)] if key == LINEAR else [Factor(self.epsilon, map.support())]
+
+    def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
+        return (b + self.epsilon,)
+
+
+@dataclass(frozen=True)
+class Product:
+    """How relevance is shared by the factors of a product: ``gate`` and ``signal`` (``None``: by the structure).
+
+    The factor nearest to a sigmoid, softmax or exponential is the gate. LRP-all, the default, gives nothing to it;
+    where no factor is nearer, both count as signals and share equally.
+    """
+
+    gate: float = 0.0
+    signal: float = 1.0
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Coefficients of the terms of a sum: ``alpha={"skip": 1, "branch": 1}`` or one number per term, in order."""
+
+    alpha: Mapping[str, float] | tuple[float, ...] = (1.0,)
+    rule: Rule | None = None
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.alpha.items()) if isinstance(self.alpha, Mapping) else self.alpha, self.rule))
+
+
+def _signed_parts(map: LinearMap, sign: int) -> tuple[LinearMap, LinearMap]:
+    return (map.reweight(lambda w: (sign * w).clamp(min=0)), map.reweight(lambda w: (sign * w).clamp(max=0)))
+
+
+def _positive_part(map: LinearMap, h: Tensor, sign: int, nonnegative: bool, group: int) -> list[Factor]:
+    """``max(0, sign * h W)`` from its two ways to be positive."""
+    up = map.reweight(lambda w: (sign * w).clamp(min=0))
+    if nonnegative:
+        return [Factor(h, up, group)]
+    down = map.reweight(lambda w: (sign * w).clamp(max=0))
+    return [Factor(h.clamp(min=0), up, group), Factor(h.clamp(max=0), down, group)]

@@ -1,0 +1,187 @@
+"""The shape of the code base: rooms in order, a light import, a small front door, nothing of one machine."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "nrm"
+
+# A room may import the rooms before it. A new room is one word in this list.
+ORDER = [
+    "_version",
+    "errors",
+    "extras",
+    "operators",
+    "capture",
+    "rules",
+    "measure",
+    "results",
+    "search",
+    "methods",
+    "evaluate",
+    "jobs",
+    "plot",
+    "report",
+    "explorer",
+    "compat",
+    "testing",
+    "cli",
+]
+
+# What the extras install, by import name: never imported by `import nrm`, and allowed inside functions.
+EXTRAS = {
+    "matplotlib",
+    "PIL",
+    "sklearn",
+    "torchvision",
+    "torch_geometric",
+    "transformers",
+    "pyarrow",
+    "duckdb",
+    "ray",
+    "starlette",
+    "uvicorn",
+    "jinja2",
+    "typer",
+    "rich",
+    "lark",
+}
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def package_of(path: Path) -> list[str]:
+    return ["nrm", *path.relative_to(PACKAGE).parent.parts]
+
+
+def imported(node: ast.stmt, path: Path) -> Iterator[str]:
+    """The absolute names of the modules (or their members) that an import statement reaches for."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        parts = package_of(path)[: 1 - node.level or None] if node.level else []
+        if node.module:
+            parts = [*parts, node.module]
+        yield from (".".join([*parts, alias.name]) for alias in node.names)
+
+
+def imports_of(path: Path) -> Iterator[tuple[ast.stmt, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for name in imported(node, path):
+                yield node, name
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_rooms_import_only_earlier_rooms(path: Path) -> None:
+    room = room_of(path)
+    assert room in ORDER, f"{room!r} is a new room: give it a place in ORDER"
+    for node, name in imports_of(path):
+        if name.partition(".")[0] != "nrm":
+            continue
+        other = [*name.split("."), ""][1]
+        assert other in ORDER, (
+            f"{path.name}:{node.lineno} imports {name!r}: import from a room, not from the front door"
+        )
+        assert ORDER.index(other) <= ORDER.index(room), f"{path.name}:{node.lineno}: {room} comes before {other}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_imports_inside_functions_are_of_extras_only(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    for function in functions:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                for name in imported(node, path):
+                    assert name.partition(".")[0] in EXTRAS, f"{path.name}:{node.lineno} imports {name!r} in a function"
+
+
+def test_import_brings_no_extra_and_is_quick() -> None:
+    code = """
+import json, sys, time
+import torch
+before, start = set(sys.modules), time.perf_counter()
+import nrm
+seconds = time.perf_counter() - start
+print(json.dumps([seconds, sorted({name.partition(".")[0] for name in set(sys.modules) - before})]))
+"""
+    seconds = []
+    for _ in range(3):  # the best of three, for a busy machine
+        taken, modules = json.loads(run(code))
+        assert not EXTRAS & set(modules), f"`import nrm` imports {sorted(EXTRAS & set(modules))}"
+        seconds.append(taken)
+        if taken < 1:
+            break
+    assert min(seconds) < 1, f"`import nrm` adds {min(seconds):.2f} s to `import torch`"
+
+
+def test_import_works_without_any_extra() -> None:
+    # torch may bring some of them along (jinja2), so only what comes after it is kept out.
+    code = f"""
+import sys, torch
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted(EXTRAS)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+import nrm
+for name in nrm.__all__:
+    getattr(nrm, name)
+"""
+    run(code)
+
+
+def test_the_front_door_is_small_and_complete() -> None:
+    import nrm
+
+    assert len(nrm.__all__) == len(set(nrm.__all__)) <= 40
+    missing = [name for name in nrm.__all__ if not hasattr(nrm, name)]
+    assert not missing
+    assert {"measure", "layer", "input", "output", "__version__"} <= set(dir(nrm))
+
+
+def test_the_package_is_typed() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_nothing_of_one_machine_is_in_the_repository() -> None:
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if listing.returncode:
+        pytest.skip("not a git checkout")
+    path = re.compile(r"(?<![\w.:/$}~])/(?:root|home|work|opt|tmp|Users|var/folders)/[\w.]")
+    host = re.compile(r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|registry\.npmjs\.org|deb\.debian\.org")
+    found = []
+    for name in filter(None, listing.stdout.split("\0")):
+        try:
+            text = (ROOT / name).read_text(encoding="utf-8")
+        except (UnicodeDecodeError, FileNotFoundError):
+            continue  # a picture, or a file that was just deleted
+        for number, line in enumerate(text.splitlines(), 1):
+            if path.search(line) or host.search(line):
+                found.append(f"{name}:{number}: {line.strip()[:100]}")
+    assert not found, "\n".join(found)

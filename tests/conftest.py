@@ -1,0 +1,50 @@
+"""What every test shares: hypothesis profiles, threads, devices, and the way to the real data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "thorough", deadline=None, max_examples=300, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("NRM_HYPOTHESIS", "ci"))
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # One thread per worker: several workers with all threads each are slower than one.
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Callable[[str], Path]:
+    """The path of an item of the real data, such as ``shared("mnist")``; skips the test when it is absent.
+
+    The data is not part of the repository. It is looked for in ``$NRM_DATA``, else beside the repository.
+    """
+    home = Path(os.environ.get("NRM_DATA") or ROOT.parent / "shared" / "data")
+
+    def find(item: str) -> Path:
+        path = home / item
+        if not path.exists():
+            pytest.skip(f"real data absent: no {item!r} (set NRM_DATA to the data folder)")
+        return path
+
+    return find
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Each device in turn; those that this machine lacks are skipped."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return torch.device(request.param)

@@ -1,0 +1,143 @@
+"""One question, two answers: the library's measure of a drawn network beside the list of its walks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import nrm
+from networks import Case, cases
+from oracles import brute
+from oracles.brute import Site, Walk
+from oracles.twin import RULES, Rules, Twin
+
+law = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+everywhere = st.sampled_from(sorted(RULES)).map(Rules)
+plain = st.sampled_from(["lrp0", "gamma", "zplus", "alpha2beta1"]).map(Rules)
+options = st.fixed_dictionaries(
+    {"bias": st.sampled_from(["ignore", "input"]), "zero": st.sampled_from(["sink", "uniform"])}
+)
+
+
+@dataclass
+class Both:
+    """A network under the same rules, target and options on both sides, one list of walks per sample."""
+
+    case: Case
+    rules: Rules
+    R: nrm.Measure
+    twins: list[Twin]
+    walks: list[list[tuple[Walk, float]]]
+
+    @property
+    def scale(self) -> float:
+        """The total variation of the walks, which bounds what rounding can do to any sum of them."""
+        return max(1.0, *(sum(abs(r) for _, r in found) for found in self.walks))
+
+    @property
+    def tensors(self) -> list[str]:
+        """Every tensor with a shape of its own: user inputs, parameters, steps, and what lies inside a fused step."""
+        return list(self.twins[0].shapes)
+
+    @property
+    def edges(self) -> list[tuple[str, str]]:
+        """Every copy of a tensor on its way to a consumer that some walk takes; biases and sinks are no tensors."""
+        pairs = {
+            (a, b)
+            for found in self.walks
+            for walk, _ in found
+            for (a, _), (b, _) in itertools.pairwise(walk)
+            if a in self.twins[0].shapes
+        }
+        return sorted(pairs)
+
+    def shape(self, site: Site) -> tuple[int, ...]:
+        return self.twins[0].shapes[site if isinstance(site, str) else site[0]]
+
+    def layer(self, site: Site) -> nrm.Layer:
+        return self.R[site] if isinstance(site, str) else self.R.edge(*site)
+
+    def truth(self, variables: Sequence[Site], events: Sequence[tuple[Site, Tensor]] = ()) -> Tensor:
+        """The oracle's table, in the shapes of the library: (batch, *shape of each variable)."""
+        shapes = [self.shape(site) for site in variables]
+        labelled = [(site, torch.arange(math.prod(shape))) for site, shape in zip(variables, shapes, strict=True)]
+        happened = [brute.at(site, mask.flatten().nonzero().flatten().tolist()) for site, mask in events]
+        tables = [brute.table(found, labelled, *happened) for found in self.walks]
+        return torch.stack(tables).reshape(len(self.walks), *(n for shape in shapes for n in shape))
+
+    def close(self, answer: Tensor, truth: Tensor | float, scale: float | None = None) -> None:
+        """Equal up to what rounding may do to sums of walks."""
+        truth = torch.as_tensor(truth, dtype=torch.float64).expand_as(answer)
+        torch.testing.assert_close(answer, truth, rtol=1e-8, atol=1e-10 * (scale or self.scale))
+
+
+def ask(case: Case, rules: Rules, target: object, **options: object) -> nrm.Measure:
+    """The library's measure, in float64, its warnings about tiny odd networks left aside."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nrm.NrmWarning)
+        return nrm.measure(
+            case.model, case.argument, target=target, rules=rules.library(), dtype=torch.float64, **options
+        )
+
+
+def both(case: Case, rules: Rules, targets: Sequence[int] | str, **options: str) -> Both:
+    """Both sides of a case; drops networks that are too large, or so ill-conditioned that rounding decides."""
+    twins, lists = [], []
+    for sample in range(len(case)):
+        twin = case.twin(rules, sample, **options)
+        twin.net.explain(twin.net.output, targets if isinstance(targets, str) else targets[sample])
+        assume(max(float(c.max()) for c in twin.net.condition.values()) < 1e4)
+        try:
+            found = brute.walks(twin.net, limit=5000)
+        except brute.TooManyWalks:
+            assume(False)
+        assume(sum(abs(r) for _, r in found) < 1e4)
+        twins.append(twin)
+        lists.append(found)
+    target = targets if isinstance(targets, str) else torch.tensor(targets)
+    return Both(case, rules, ask(case, rules, target, **options), twins, lists)
+
+
+def drawn(
+    data: st.DataObject,
+    kind: str,
+    batch: int = 1,
+    rules: st.SearchStrategy[Rules] = everywhere,
+    biases: bool | None = None,
+    **fixed: str,
+) -> Both:
+    """Draws the network, the rules, the target and the options; `fixed` options are not drawn."""
+    case = data.draw(cases(kind, batch=batch, biases=biases))
+    targets = data.draw(st.lists(st.integers(0, case.outputs.shape[1] - 1), min_size=batch, max_size=batch))
+    chosen = data.draw(options) | fixed
+    return both(case, data.draw(rules), targets, **chosen)
+
+
+def masks(shape: tuple[int, ...]) -> st.SearchStrategy[Tensor]:
+    """Any set of neurons of a layer, the empty and the full one included."""
+    count = math.prod(shape)
+    return st.lists(st.booleans(), min_size=count, max_size=count).map(lambda bits: torch.tensor(bits).reshape(shape))
+
+
+def visited(data: st.DataObject, both: Both, sites: Sequence[Site], count: int) -> list[Site]:
+    """Up to `count` sites, mostly on one walk: random sites are often parallel, and their joint relevance 0."""
+    found = [walk for walk, _ in both.walks[0]]
+    if found and data.draw(st.integers(0, 3)):
+        walk = data.draw(st.sampled_from(found))
+        sites = [site for site in sites if brute.position(walk, site) is not None]
+    return data.draw(st.lists(st.sampled_from(list(sites)), min_size=1, max_size=count))
+
+
+def subsets(items: Sequence[object]) -> Iterator[tuple[object, ...]]:
+    """Every subset, for inclusion and exclusion."""
+    for bits in range(2 ** len(items)):
+        yield tuple(item for k, item in enumerate(items) if bits >> k & 1)

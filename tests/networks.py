@@ -1,0 +1,520 @@
+"""Tiny random networks, each as a torch module and as the oracle's own description of it, under the same names.
+
+Hypothesis draws an architecture, its choices and a seed. `Case.model` and `Case.inputs` go to the library;
+`Case.oracle` builds the brute-force network of one sample. The oracle computes its own forward pass from its
+matrices, so a wrong translation shows as a wrong output before any relevance is compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from oracles.brute import Network
+from oracles.twin import Rules, Twin
+
+ACTIVATIONS: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor], Tensor]]] = {
+    "relu": (nn.ReLU, F.relu),
+    "in-place relu": (lambda: nn.ReLU(inplace=True), F.relu),
+    "leaky": (lambda: nn.LeakyReLU(0.2), lambda v: F.leaky_relu(v, 0.2)),
+    "tanh": (nn.Tanh, torch.tanh),
+    "gelu": (nn.GELU, F.gelu),
+    "silu": (nn.SiLU, F.silu),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network in both forms. `trace` translates one sample's ops and returns the output's name."""
+
+    kind: str
+    model: nn.Module
+    inputs: tuple[Tensor, ...]
+    trace: Callable[[Twin, tuple[Tensor, ...]], str]
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{tuple(p.shape)}" for p in self.model.parameters())
+        return f"<{self.kind}: {shapes}; inputs {[tuple(x.shape) for x in self.inputs]}>"
+
+    def __len__(self) -> int:
+        return len(self.inputs[0])
+
+    @property
+    def argument(self) -> Tensor | tuple[Tensor, ...]:
+        """What the library is called with."""
+        return self.inputs[0] if len(self.inputs) == 1 else self.inputs
+
+    @property
+    def outputs(self) -> Tensor:
+        with torch.no_grad():
+            return self.model(*(x.clone() for x in self.inputs))
+
+    def twin(self, rules: Rules, sample: int = 0, **options: str) -> Twin:
+        """The oracle's network of one sample, with the shapes of all its tensors, not yet asked for a target."""
+        twin = Twin(self.model, Network(**options), rules)
+        with torch.no_grad():
+            twin.net.output = self.trace(twin, tuple(x[sample] for x in self.inputs))
+        return twin
+
+    def oracle(self, rules: Rules, target: int | str, sample: int = 0, **options: str) -> Network:
+        twin = self.twin(rules, sample, **options)
+        return twin.net.explain(twin.net.output, target)
+
+
+# --- modules with functional ops; chains are plain nn.Sequential ---
+
+
+class Residual(nn.Module):
+    """relu(branch + skip): the skip is the identity or linear, the branch may be normed and scaled."""
+
+    def __init__(
+        self, width: int, hidden: int, out: int, bias: bool, norm: bool, scale: float, shortcut: bool, act: str
+    ):
+        super().__init__()
+        self.lin1 = nn.Linear(width, hidden, bias=bias)
+        self.act1 = ACTIVATIONS[act][0]()
+        self.lin2 = nn.Linear(hidden, width, bias=bias)
+        if norm:
+            self.bn2 = nn.BatchNorm1d(width)
+        if shortcut:
+            self.short = nn.Linear(width, width, bias=bias)
+        self.head = nn.Linear(width, out, bias=bias)
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch = self.lin2(self.act1(self.lin1(x)))
+        if hasattr(self, "bn2"):
+            branch = self.bn2(branch)
+        if self.scale != 1:
+            branch = branch * self.scale
+        skip = self.short(x) if hasattr(self, "short") else x
+        return self.head(torch.relu(branch + skip))
+
+
+class Stream(nn.Module):
+    """A residual stream of two blocks behind a linear stem, with or without a norm at each block's door."""
+
+    def __init__(self, width: int, hidden: int, out: int, bias: bool, norm: bool):
+        super().__init__()
+        self.stem = nn.Linear(width, width, bias=bias)
+        for k in "12":
+            if norm:
+                self.add_module(f"norm{k}", nn.BatchNorm1d(width))
+            self.add_module(f"up{k}", nn.Linear(width, hidden, bias=bias))
+            self.add_module(f"act{k}", nn.ReLU())
+            self.add_module(f"down{k}", nn.Linear(hidden, width, bias=bias))
+        self.head = nn.Linear(width, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for k in "12":
+            door = getattr(self, f"norm{k}", lambda t: t)(h)
+            h = h + getattr(self, f"down{k}")(getattr(self, f"act{k}")(getattr(self, f"up{k}")(door)))
+        return self.head(h)
+
+
+class Nested(nn.Module):
+    """(a(x) + x) + b(x): the inner sum has one consumer, so all three terms are one column."""
+
+    def __init__(self, width: int, out: int, bias: bool):
+        super().__init__()
+        self.a, self.b = nn.Linear(width, width, bias=bias), nn.Linear(width, width, bias=bias)
+        self.head = nn.Linear(width, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu((self.a(x) + x) + self.b(x)))
+
+
+class Merge(nn.Module):
+    """Two branches that meet in a sum or a concatenation; either may end in its linear step or in an activation."""
+
+    def __init__(self, width: int, hidden: int, out: int, bias: bool, how: str, second: str):
+        super().__init__()
+        self.a, self.b = nn.Linear(width, hidden, bias=bias), nn.Linear(width, hidden, bias=bias)
+        self.head = nn.Linear(hidden * (1 + (how == "cat")), out, bias=bias)
+        self.how, self.second = how, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        u, v = torch.relu(self.a(x)), self.b(x)
+        if self.second == "tanh":
+            v = torch.tanh(v)
+        return self.head(u + v if self.how == "add" else torch.cat([u, v], 1))
+
+
+class Dense(nn.Module):
+    """Each step reads everything before it."""
+
+    def __init__(self, width: int, hidden: int, out: int, bias: bool):
+        super().__init__()
+        self.lin1 = nn.Linear(width, hidden, bias=bias)
+        self.lin2 = nn.Linear(width + hidden, hidden, bias=bias)
+        self.head = nn.Linear(width + 2 * hidden, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([x, torch.relu(self.lin1(x))], 1)
+        x = torch.cat([x, torch.relu(self.lin2(x))], 1)
+        return self.head(x)
+
+
+class Late(nn.Module):
+    """A second input in the middle, as in a recurrent cell."""
+
+    def __init__(self, first: int, second: int, hidden: int, out: int, bias: bool):
+        super().__init__()
+        self.read = nn.Linear(first, hidden, bias=bias)
+        self.keep = nn.Linear(hidden, hidden, bias=bias)
+        self.take = nn.Linear(second, hidden, bias=bias)
+        self.head = nn.Linear(hidden, out, bias=bias)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = torch.tanh(self.read(x))
+        return self.head(torch.tanh(self.keep(h) + self.take(y)))
+
+
+class Token(nn.Module):
+    """A parameter used as an activation."""
+
+    def __init__(self, width: int, own: int, hidden: int, out: int, bias: bool):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, own))
+        self.lin = nn.Linear(own + width, hidden, bias=bias)
+        self.head = nn.Linear(hidden, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.lin(torch.cat([self.token.expand(x.shape[0], -1), x], 1))))
+
+
+class Reused(nn.Module):
+    """One linear layer and one activation, each called `calls` times."""
+
+    def __init__(self, width: int, out: int, bias: bool, calls: int):
+        super().__init__()
+        self.cell = nn.Linear(width, width, bias=bias)
+        self.act = nn.LeakyReLU(0.3)
+        self.head = nn.Linear(width, out, bias=bias)
+        self.calls = calls
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.calls):
+            x = self.act(self.cell(x))
+        return self.head(x)
+
+
+class Gate(nn.Module):
+    """sigmoid(gate) * signal: nothing to the gate."""
+
+    def __init__(self, width: int, hidden: int, out: int, bias: bool, gate_first: bool):
+        super().__init__()
+        self.gate, self.signal = nn.Linear(width, hidden, bias=bias), nn.Linear(width, hidden, bias=bias)
+        self.head = nn.Linear(hidden, out, bias=bias)
+        self.gate_first = gate_first
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, signal = torch.sigmoid(self.gate(x)), torch.tanh(self.signal(x))
+        return self.head(gate * signal if self.gate_first else signal * gate)
+
+
+class ConvResidual(nn.Module):
+    """conv, norm, residual block with norm, average pool, linear: a ResNet in small."""
+
+    def __init__(self, channels: int, width: int, out: int, bias: bool):
+        super().__init__()
+        self.conv1 = nn.Conv1d(channels, width, 2, bias=bias)
+        self.bn1 = nn.BatchNorm1d(width)
+        self.conv2 = nn.Conv1d(width, width, 3, padding=1, bias=bias)
+        self.bn2 = nn.BatchNorm1d(width)
+        self.pool = nn.AvgPool1d(2)
+        self.head = nn.Linear(width, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.bn1(self.conv1(x)))
+        x = torch.relu(self.bn2(self.conv2(x)) + x)
+        return self.head(torch.flatten(self.pool(x), 1))
+
+
+# --- drawing ---
+
+widths = st.sampled_from([3, 5, 4, 2, 1])  # shrinks towards 3: small, and not trivial
+few = st.sampled_from([3, 2, 1])
+
+
+def filled(model: nn.Module, seed: int, sparse: bool = False) -> nn.Module:
+    """Random weights from a seed alone; norms of both signs; some weights exactly 0 if `sparse`."""
+    random = torch.Generator().manual_seed(seed)
+    model = model.double().eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=random, dtype=torch.float64) / max(1, p[0].numel()) ** 0.5)
+            if sparse:
+                p.mul_(torch.rand(p.shape, generator=random) < 0.7)
+        for m in model.modules():
+            if isinstance(m, nn.modules.batchnorm._BatchNorm):
+                m.running_mean.copy_(torch.randn(m.running_mean.shape, generator=random) * 0.3)
+                m.running_var.copy_(torch.rand(m.running_var.shape, generator=random) + 0.5)
+                signs = torch.randint(0, 2, m.weight.shape, generator=random) * 2 - 1
+                m.weight.copy_(signs * (0.5 + torch.rand(m.weight.shape, generator=random)))
+    return model
+
+
+def _inputs(seed: int, batch: int, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    random = torch.Generator().manual_seed(seed + 1)
+    return tuple(torch.randn(batch, *shape, generator=random, dtype=torch.float64) for shape in shapes)
+
+
+@st.composite
+def cases(draw: st.DrawFn, kind: str, batch: int = 1, biases: bool | None = None, positive: bool = False) -> Case:
+    """A network of one kind. `positive`: non-negative inputs."""
+    seed = draw(st.integers(0, 2**20))
+    biases = draw(st.booleans()) if biases is None else biases
+    model, shapes, trace = KINDS[kind](draw, biases)
+    inputs = _inputs(seed, batch, *shapes)
+    if positive:
+        inputs = tuple(x.abs() for x in inputs)
+    return Case(kind, filled(model, seed, draw(st.sampled_from([False, False, True]))), inputs, trace)
+
+
+def _chain(draw: st.DrawFn, bias: bool, norm: bool = False) -> tuple:
+    sizes = draw(st.lists(widths, min_size=3, max_size=5))
+    act = draw(st.sampled_from(sorted(ACTIVATIONS)))
+    parts: dict[str, nn.Module] = {}
+    for k, (a, b) in enumerate(itertools.pairwise(sizes)):
+        parts[f"lin{k}"] = nn.Linear(a, b, bias=bias)
+        if k < len(sizes) - 2:
+            if norm:
+                parts[f"bn{k}"] = nn.BatchNorm1d(b)
+            parts[f"act{k}"] = ACTIVATIONS[act][0]()
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        h = t.source("input", x[0])
+        for k in range(len(sizes) - 1):
+            last = k == len(sizes) - 2
+            h = t.linear(h, f"lin{k}", *([f"bn{k}"] if norm and not last else []))
+            h = h if last else t.each(h, f"act{k}", ACTIVATIONS[act][1])
+        return h
+
+    return nn.Sequential(OrderedDict(parts)), [(sizes[0],)], trace
+
+
+def _normed(draw: st.DrawFn, bias: bool) -> tuple:
+    return _chain(draw, bias, norm=True)
+
+
+def _residual(draw: st.DrawFn, bias: bool, shortcut: bool = False) -> tuple:
+    width, hidden, out = draw(widths), draw(widths), draw(widths)
+    norm, scale = draw(st.booleans()), draw(st.sampled_from([1.0, 1.0, -0.5]))
+    act = draw(st.sampled_from(sorted(ACTIVATIONS)))
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        h = t.each(t.linear(x0, "lin1"), "act1", ACTIVATIONS[act][1])
+        inside = (["bn2"] if norm else []) + ([("/mul", scale)] if scale != 1 else [])
+        skip = t.branch(x0, "short") if shortcut else t.identity(x0)
+        h = t.fuse("/add", t.branch(h, "lin2", *inside), skip)
+        return t.linear(t.each(h, "/relu", F.relu), "head")
+
+    return Residual(width, hidden, out, bias, norm, scale, shortcut, act), [(width,)], trace
+
+
+def _shortcut(draw: st.DrawFn, bias: bool) -> tuple:
+    return _residual(draw, bias, shortcut=True)
+
+
+def _stream(draw: st.DrawFn, bias: bool, norm: bool = False) -> tuple:
+    width, hidden, out = draw(few), draw(few), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        # The stem has two consumers: it is fused into each of them, and is a step of its own only without a norm.
+        door = t.linear(x0, "stem", "norm1") if norm else t.linear(x0, "stem")
+        h = t.each(t.linear(door, "up1"), "act1", F.relu)
+        h = t.fuse("/add#0", t.branch(x0, "stem"), t.branch(h, "down1"))
+        door = t.norm(h, "norm2") if norm else h
+        u = t.each(t.linear(door, "up2"), "act2", F.relu)
+        h = t.fuse("/add#1", t.identity(h), t.branch(u, "down2"))
+        return t.linear(h, "head")
+
+    return Stream(width, hidden, out, bias, norm), [(width,)], trace
+
+
+def _normed_stream(draw: st.DrawFn, bias: bool) -> tuple:
+    return _stream(draw, bias, norm=True)
+
+
+def _nested(draw: st.DrawFn, bias: bool) -> tuple:
+    width, out = draw(widths), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        h = t.fuse("/add#1", t.branch(x0, "a", "/add#0"), t.identity(x0, "/add#0"), t.branch(x0, "b"))
+        return t.linear(t.each(h, "/relu", F.relu), "head")
+
+    return Nested(width, out, bias), [(width,)], trace
+
+
+def _merge(draw: st.DrawFn, bias: bool, how: str, second: str) -> tuple:
+    width, hidden, out = draw(widths), draw(widths), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        u = t.each(t.linear(x0, "a"), "/relu", F.relu)
+        if second == "linear" and how == "add":
+            h = t.fuse("/add", t.identity(u), t.branch(x0, "b"))
+        else:
+            v = t.linear(x0, "b")
+            v = t.each(v, "/tanh", torch.tanh) if second == "tanh" else v
+            h = t.fuse("/add", t.identity(u), t.identity(v)) if how == "add" else t.cat("/cat", u, v)
+        return t.linear(h, "head")
+
+    return Merge(width, hidden, out, bias, how, second), [(width,)], trace
+
+
+def _branches(draw: st.DrawFn, bias: bool) -> tuple:
+    return _merge(draw, bias, "cat", draw(st.sampled_from(["tanh", "linear"])))
+
+
+def _bare_add(draw: st.DrawFn, bias: bool) -> tuple:
+    return _merge(draw, bias, "add", "tanh")
+
+
+def _half_add(draw: st.DrawFn, bias: bool) -> tuple:
+    return _merge(draw, bias, "add", "linear")
+
+
+def _dense(draw: st.DrawFn, bias: bool) -> tuple:
+    width, hidden, out = draw(few), draw(few), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        h = t.source("input", x[0])
+        for k in (0, 1):
+            h = t.cat(f"/cat#{k}", h, t.each(t.linear(h, f"lin{k + 1}"), f"/relu#{k}", F.relu))
+        return t.linear(h, "head")
+
+    return Dense(width, hidden, out, bias), [(width,)], trace
+
+
+def _late(draw: st.DrawFn, bias: bool) -> tuple:
+    first, second, hidden, out = draw(widths), draw(widths), draw(widths), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0, y0 = t.source("input[0]", x[0]), t.source("input[1]", x[1])
+        h = t.each(t.linear(x0, "read"), "/tanh#0", torch.tanh)
+        h = t.fuse("/add", t.branch(h, "keep"), t.branch(y0, "take"))
+        return t.linear(t.each(h, "/tanh#1", torch.tanh), "head")
+
+    return Late(first, second, hidden, out, bias), [(first,), (second,)], trace
+
+
+def _token(draw: st.DrawFn, bias: bool) -> tuple:
+    width, own, hidden, out = draw(widths), draw(st.integers(1, 2)), draw(widths), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0, token = t.source("input", x[0]), t.source("token", t.model.token[0])
+        token = t.flatten(token, "/expand")
+        h = t.linear(t.cat("/cat", token, x0), "lin")
+        return t.linear(t.each(h, "/relu", F.relu), "head")
+
+    return Token(width, own, hidden, out, bias), [(width,)], trace
+
+
+def _reused(draw: st.DrawFn, bias: bool) -> tuple:
+    width, out, calls = draw(widths), draw(widths), draw(st.integers(2, 3))
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        h = t.source("input", x[0])
+        for k in range(calls):
+            h = t.each(t.linear(h, f"cell#{k}"), f"act#{k}", lambda v: F.leaky_relu(v, 0.3))
+        return t.linear(h, "head")
+
+    return Reused(width, out, bias, calls), [(width,)], trace
+
+
+def _gate(draw: st.DrawFn, bias: bool) -> tuple:
+    width, hidden, out, first = draw(widths), draw(widths), draw(widths), draw(st.booleans())
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        gate = t.each(t.linear(x0, "gate"), "/sigmoid", torch.sigmoid)  # never reached: no offset needed here
+        signal = t.each(t.linear(x0, "signal"), "/tanh", torch.tanh)
+        return t.linear(t.product("/mul", {gate: 0.0, signal: 1.0}), "head")
+
+    return Gate(width, hidden, out, bias, first), [(width,)], trace
+
+
+def _conv1d(draw: st.DrawFn, bias: bool) -> tuple:
+    groups, out = draw(st.integers(1, 2)), draw(widths)
+    channels, width = 2, 2
+    stride, padding, dilation = draw(st.integers(1, 2)), draw(st.integers(0, 1)), draw(st.integers(1, 2))
+    conv = nn.Conv1d(channels, width, 2, stride, padding, dilation, groups, bias=bias)
+    conv2 = nn.Conv1d(width, width, 2, padding=1, bias=bias)
+    pool = nn.MaxPool1d(2, stride=1)
+    body = nn.Sequential(OrderedDict(conv1=conv, act1=nn.ReLU(), pool=pool, conv2=conv2, act2=nn.ReLU()))
+    with torch.no_grad():
+        features = body(torch.zeros(1, channels, 5)).numel()
+    parts = OrderedDict(body.named_children()) | {"flat": nn.Flatten(), "head": nn.Linear(features, out, bias=bias)}
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        h = t.each(t.linear(t.source("input", x[0]), "conv1"), "act1", F.relu)
+        h = t.each(t.linear(t.max_pool(h, "pool"), "conv2"), "act2", F.relu)
+        return t.linear(t.flatten(h, "flat"), "head")
+
+    return nn.Sequential(parts), [(channels, 5)], trace
+
+
+def _conv2d(draw: st.DrawFn, bias: bool) -> tuple:
+    channels, out, padding = draw(st.integers(1, 2)), draw(widths), draw(st.integers(0, 1))
+    norm = draw(st.booleans())
+    parts: OrderedDict[str, nn.Module] = OrderedDict(conv=nn.Conv2d(channels, 2, 3, padding=padding, bias=bias))
+    if norm:
+        parts["bn"] = nn.BatchNorm2d(2)
+    parts |= {"act": nn.ReLU(), "pool": nn.MaxPool2d(2), "mean": nn.AvgPool2d((1, 2) if padding else 1)}
+    with torch.no_grad():
+        features = nn.Sequential(parts).eval()(torch.zeros(1, channels, 4, 4)).numel()
+    parts |= {"flat": nn.Flatten(), "head": nn.Linear(features, out, bias=bias)}
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        h = t.linear(t.source("input", x[0]), "conv", *(["bn"] if norm else []))
+        h = t.max_pool(t.each(h, "act", F.relu), "pool")
+        return t.linear(t.flatten(t.linear(h, "mean"), "flat"), "head")
+
+    return nn.Sequential(parts), [(channels, 4, 4)], trace
+
+
+def _conv_residual(draw: st.DrawFn, bias: bool) -> tuple:
+    channels, width, out = draw(st.integers(1, 2)), 2, draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        h = t.each(t.linear(t.source("input", x[0]), "conv1", "bn1"), "/relu#0", F.relu)
+        h = t.fuse("/add", t.branch(h, "conv2", "bn2"), t.identity(h))
+        h = t.linear(t.each(h, "/relu#1", F.relu), "pool")
+        return t.linear(t.flatten(h, "/flatten"), "head")
+
+    return ConvResidual(channels, width, out, bias), [(channels, 3)], trace
+
+
+KINDS: dict[str, Callable[[st.DrawFn, bool], tuple]] = {
+    "chain": _chain,
+    "normed": _normed,
+    "residual": _residual,
+    "shortcut": _shortcut,
+    "stream": _stream,
+    "normed stream": _normed_stream,
+    "nested": _nested,
+    "branches": _branches,
+    "bare add": _bare_add,
+    "half add": _half_add,
+    "dense": _dense,
+    "late input": _late,
+    "token": _token,
+    "reused": _reused,
+    "gate": _gate,
+    "conv1d": _conv1d,
+    "conv2d": _conv2d,
+    "conv residual": _conv_residual,
+}

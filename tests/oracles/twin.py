@@ -1,0 +1,189 @@
+"""The oracle's side of a torch module: its ops translated by hand into the blocks of :mod:`oracles.brute`.
+
+Matrices come from unit vectors, batch norms from their formula. The names are the library's names, so that a question
+can be put to both sides as it stands.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from oracles.brute import Block, Network, Rule
+
+# --- rules, for both sides ---
+
+RULES: dict[str, tuple[str, tuple[float, ...], Rule]] = {
+    "lrp0": ("LRP0", (), Rule("lrp0")),
+    "epsilon": ("Epsilon", (), Rule("lrp0")),
+    "gamma": ("Gamma", (0.25,), Rule("gamma", 0.25)),
+    "zplus": ("ZPlus", (), Rule("zplus")),
+    "alpha2beta1": ("AlphaBeta", (2, 1), Rule("alphabeta", 2, 1)),
+    "alpha1beta0": ("AlphaBeta", (1, 0), Rule("alphabeta", 1, 0)),
+    "alpha3beta1": ("AlphaBeta", (3, 1), Rule("alphabeta", 3, 1)),
+    "flat": ("Flat", (), Rule("flat")),
+    "wsquare": ("WSquare", (), Rule("wsquare")),
+    "zbox": ("ZBox", (-3.0, 3.0), Rule("zbox", -3.0, 3.0)),
+    "entry": ("EntryEpsilon", (1e-3,), Rule("entry", 1e-3)),
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A rule for every step that adds (linear, pool, norm, sum), with exceptions by module path."""
+
+    everywhere: str
+    layers: Mapping[str, str] = field(default_factory=dict)
+
+    def brute(self, layer: str) -> Rule:
+        return RULES[self.layers.get(layer.split("#")[0], self.everywhere)][2]
+
+    def library(self) -> object:
+        """The same choice as the argument `rules=` of the library."""
+        import nrm  # the oracle's own tests must run without the library
+
+        def made(key: str) -> object:
+            return getattr(nrm, RULES[key][0])(*RULES[key][1])
+
+        # The pattern, not the bare rule: a bare rule leaves pools, lone norms and bare sums to the library's defaults.
+        return {layer: made(key) for layer, key in self.layers.items()} | {"*": made(self.everywhere)}
+
+
+# --- the oracle's side: translating ops by hand ---
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of a fused sum, with the names of all tensors from its parent up to the sum."""
+
+    parent: str
+    weight: Tensor
+    support: Tensor
+    names: tuple[str, ...]
+    shift: Tensor | None = None
+    rule: Rule | None = None  # None: an identity, takes the rule of the branch it joins
+
+
+def matrix(module: nn.Module, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None, Tensor, tuple[int, ...]]:
+    """An affine module as a dense matrix by unit vectors: weights, shift, possible connections, output shape."""
+    bare = copy.deepcopy(module).double().requires_grad_(False)
+    bias = getattr(bare, "bias", None)
+    if bias is not None:
+        bare.bias = None
+    units = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
+    out = bare(units)
+    weight = out.flatten(1)
+    if hasattr(bare, "weight"):
+        bare.weight.fill_(1.0)
+    support = bare(units).flatten(1) != 0
+    if bias is not None:
+        bias = bias.reshape(-1, *[1] * (out.dim() - 2)).expand(out.shape[1:]).flatten()
+    return weight, bias, support, tuple(out.shape[1:])
+
+
+@dataclass
+class Twin:
+    """Builds the oracle's network beside the torch module, op by op, in the library's names."""
+
+    model: nn.Module
+    net: Network
+    rules: Rules
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def source(self, name: str, value: Tensor) -> str:
+        self.shapes[name] = tuple(value.shape)
+        self.net.source(name, value)
+        return name
+
+    def branch(self, parent: str, *path: str | tuple[str, float]) -> Term:
+        """A linear step and what is folded into it: batch norms, constant factors, inner sums (a bare name)."""
+        names = tuple(step if isinstance(step, str) else step[0] for step in path)
+        weight, shift, support, shape = matrix(self._module(names[0]), self.shapes[parent])
+        for step in path:
+            name = step if isinstance(step, str) else step[0]
+            self.shapes[name] = shape
+            if not isinstance(step, str):
+                weight, shift = weight * step[1], None if shift is None else shift * step[1]
+            elif isinstance(norm := self._module(name), nn.modules.batchnorm._BatchNorm):
+                scale, offset = self._norm(norm, shape)
+                weight, shift = weight * scale, offset if shift is None else shift * scale + offset
+        return Term(parent, weight, support, names, shift, self.rules.brute(names[0]))
+
+    def identity(self, parent: str, *names: str) -> Term:
+        eye = torch.eye(math.prod(self.shapes[parent]), dtype=torch.float64)
+        return Term(parent, eye, eye != 0, names)
+
+    def fuse(self, name: str, *terms: Term, bare: str = "") -> str:
+        """One jointly normalized step; `name` is its final tensor, every other name lies inside."""
+        rule = next((t.rule for t in terms if t.rule), None) or self.rules.brute(bare or name)
+        shifts = [t.shift for t in terms if t.shift is not None]
+        self.shapes.setdefault(name, self.shapes[terms[0].names[-1] if terms[0].names else terms[0].parent])
+        blocks = [
+            Block(t.parent, t.weight, t.rule or rule, tuple(n for n in t.names if n != name), 1.0, t.support)
+            for t in terms
+        ]
+        self.net.affine(name, blocks, sum(shifts) if shifts else None, self._channel(name))
+        return name
+
+    def linear(self, parent: str, *path: str | tuple[str, float]) -> str:
+        term = self.branch(parent, *path)
+        return self.fuse(term.names[-1], term)
+
+    def norm(self, parent: str, name: str) -> str:
+        """A batch norm without a linear step before it: a diagonal linear step."""
+        self.shapes[name] = self.shapes[parent]
+        scale, offset = self._norm(self._module(name), self.shapes[name])
+        support = torch.eye(len(scale), dtype=torch.bool)
+        return self.fuse(name, Term(parent, torch.diag(scale), support, (name,), offset, self.rules.brute(name)))
+
+    def each(self, parent: str, name: str, function: Callable[[Tensor], Tensor]) -> str:
+        self.shapes[name] = self.shapes[parent]
+        self.net.each(name, parent, function)
+        return name
+
+    def cat(self, name: str, *parents: str) -> str:
+        self.shapes[name] = (sum(self.shapes[p][0] for p in parents),)
+        self.net.move(name, parents, torch.arange(self.shapes[name][0]))
+        return name
+
+    def flatten(self, parent: str, name: str) -> str:
+        self.shapes[name] = (math.prod(self.shapes[parent]),)
+        self.net.move(name, [parent], torch.arange(self.shapes[name][0]))
+        return name
+
+    def max_pool(self, parent: str, name: str) -> str:
+        """All to the index torch returns, which counts positions inside a channel."""
+        shape, pool = self.shapes[parent], self._module(name)
+        pooling = {2: F.max_pool1d, 3: F.max_pool2d}[len(shape)]
+        value = self.net.values[parent].reshape(1, *shape)
+        out, index = pooling(value, pool.kernel_size, pool.stride, pool.padding, return_indices=True)
+        self.shapes[name] = tuple(out.shape[1:])
+        start = torch.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1)) * math.prod(shape[1:])
+        self.net.move(name, [parent], (index[0] + start).flatten())
+        return name
+
+    def product(self, name: str, factors: Mapping[str, float]) -> str:
+        self.shapes[name] = self.shapes[next(iter(factors))]
+        self.net.product(name, factors)
+        return name
+
+    def _module(self, name: str) -> nn.Module | None:
+        return dict(self.model.named_modules()).get(name.split("#")[0])
+
+    def _channel(self, name: str) -> Tensor:
+        shape = self.shapes[name]
+        return torch.arange(math.prod(shape)) // math.prod(shape[1:])
+
+    @staticmethod
+    def _norm(norm: nn.Module, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """An eval batch norm as factor and offset of every neuron."""
+        scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
+        offset = norm.bias.double() - norm.running_mean.double() * scale
+        each = math.prod(shape[1:])
+        return scale.detach().repeat_interleave(each), offset.detach().repeat_interleave(each)
