@@ -174,9 +174,14 @@ def column(per_sample: Tensor, like: Tensor) -> Tensor:
 
 
 def relative_error(got: Tensor, expected: Tensor) -> float:
-    """The L1 distance per sample over the total variation of what is expected; the worst sample."""
+    """The L1 distance per sample over the total variation of what is expected; the worst sample.
+
+    Where nothing is expected (a channel that is dead for a sample), nothing may be got.
+    """
+    assert got.shape == expected.shape, f"{tuple(got.shape)} is not {tuple(expected.shape)}"
     difference = (got - expected).abs().flatten(1).sum(1)
-    return float((difference / expected.abs().flatten(1).sum(1)).max())
+    scale = expected.abs().flatten(1).sum(1)
+    return float(torch.where(difference == 0, 0.0, difference / scale).max())
 
 
 def sums(relevance: Tensor) -> Tensor:

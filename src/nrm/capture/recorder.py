@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -31,6 +32,9 @@ CONSTANT = {
     "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "get:grad", "requires_grad",
 }  # fmt: skip
 """Calls whose result does not depend on the values of their arguments."""
+
+WITH_CHOICE = {"max_pool1d", "max_pool2d", "max_pool3d"}
+"""Calls that know which input they chose; the choice is kept, so that it need not be computed again."""
 
 REVERSED = {"radd": "add", "rmul": "mul", "iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div",
             "idiv": "div", "truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul",
@@ -68,6 +72,7 @@ class Recorder(TorchFunctionMode):
         self.received: dict[str, list[int]] = {}
         self.notes: list[str] = []
         self.samples: int | None = None
+        self.choice: Tensor | None = None
         self._dtype = dtype
         self._vocabulary = vocabulary
         self._thread = threading.get_ident()
@@ -194,7 +199,10 @@ class Recorder(TorchFunctionMode):
         if is_in_place(func):
             return self._in_place(func, name, args, kwargs)
         func, kwargs, args, in_place = _without_inplace(func, args, kwargs)
-        result = func(*args, **kwargs)
+        if name in WITH_CHOICE and not kwargs.get("return_indices"):
+            result, self.choice = getattr(F, f"{name}_with_indices")(*args, **kwargs)
+        else:
+            result = func(*args, **kwargs)
         if in_place:
             return self._write(args[0], result, name, args, kwargs, func)
         self._record(func, name, args, kwargs, result)

@@ -148,8 +148,10 @@ def _einsum(c: Call, *args: Any, **kwargs: Any) -> Steps:
     x = operands[tracked[0]]
     before, after = args[: tracked[0]], args[tracked[0] + 1 :]
 
+    func = c.func
+
     def function(v: Tensor) -> Tensor:
-        result: Tensor = c.func(*before, v, *after, **kwargs)
+        result: Tensor = func(*before, v, *after, **kwargs)
         return result
 
     map = Function(x.shape, c.result.shape, function, batched=False, positive=False, name=c.name)
@@ -217,7 +219,8 @@ def _max_pool(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     space = int(kind[-2])
     plain = {k: v for k, v in kwargs.items() if k != "return_indices"}
     held = input.detach()
-    known = c.result[1] if isinstance(c.result, tuple) else None
+    known = c.result[1] if isinstance(c.result, tuple) else c.recorder.choice
+    c.recorder.choice = None
 
     def choose() -> Gather:
         indices = known if known is not None else _pool_indices(kind, held, args, plain)

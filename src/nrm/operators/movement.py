@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -113,16 +114,20 @@ class Gather(Movement):
     outside: torch.Size
     index: Tensor
 
+    @cached_property
+    def _holes(self) -> bool:
+        return bool((self.index < 0).any())
+
     def apply(self, x: Tensor) -> Tensor:
-        flat = x.flatten(1)
-        taken = flat.index_select(1, self.index.clamp(min=0))
-        if bool((self.index < 0).any()):
+        index = self.index.clamp(min=0) if self._holes else self.index
+        taken = x.flatten(1).index_select(1, index)
+        if self._holes:
             taken = taken * (self.index >= 0)
         return taken.reshape(x.shape[0], *self.outside)
 
     def transpose(self, y: Tensor) -> Tensor:
-        flat = y.flatten(1)
-        if bool((self.index < 0).any()):
-            flat = flat * (self.index >= 0)
+        flat, index = y.flatten(1), self.index
+        if self._holes:
+            flat, index = flat * (index >= 0), index.clamp(min=0)
         x = flat.new_zeros(y.shape[0], self.inside.numel())
-        return x.index_add(1, self.index.clamp(min=0), flat).reshape(y.shape[0], *self.inside)
+        return x.scatter_add_(1, index.expand_as(flat), flat).reshape(y.shape[0], *self.inside)

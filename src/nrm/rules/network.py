@@ -22,12 +22,13 @@ from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Source, Tape, Unknown
 from nrm.errors import CaptureError, MassError, RuleError
-from nrm.operators import Identity, LinearMap
+from nrm.operators import Dense, Identity, LinearMap
 from nrm.rules.composites import Composite, choices, reads_input
 from nrm.rules.rules import LINEAR, NEGATIVE, AlphaBeta, EntryEpsilon, Epsilon, Factor, Flat, Gamma, Key, LRP0, Pass
 from nrm.rules.rules import Product, Rule, Sum, ZPlus
 
 Density = dict[tuple[Key, int], Tensor]
+NONNEGATIVE = {"relu", "relu6", "sigmoid", "hardsigmoid", "softmax", "softplus", "exp", "square", "abs"}
 GATES = ("sigmoid", "softmax", "exp", "hardsigmoid", "log_softmax", "softmin")
 
 
@@ -396,30 +397,47 @@ class Network:
             epsilon = next((r.epsilon for r in rules if isinstance(r, Epsilon)), 0.0)
             z = z + epsilon
             return (torch.where(z == 0, torch.zeros_like(z), 1 / z),), None
-        dead = z.abs() < torch.finfo(z.dtype).tiny
-        if any(r.cancels for r in rules):
-            dead = dead | self._lost(i, z)
-        if bool(dead.any()):
-            return (torch.where(dead, torch.zeros_like(z), 1 / torch.where(dead, torch.ones_like(z), z)),), dead
-        return (1 / z,), None
+        if not any(r.cancels for r in rules):
+            if float(z.amin()) > torch.finfo(z.dtype).tiny:
+                return (1 / z,), None
+            dead = z <= torch.finfo(z.dtype).tiny
+        else:
+            dead = self._lost(i, z)
+            if not bool(dead.any()):
+                return (1 / z,), None
+        return (torch.where(dead, torch.zeros_like(z), 1 / torch.where(dead, torch.ones_like(z), z)),), dead
 
     def _lost(self, i: int, z: Tensor) -> Tensor:
         """Columns whose sum is lost in rounding: at most 8 eps of the sum of its entries' absolute values.
 
         That sum costs as much as a forward step, so it is computed only if some sum is small beside the others.
         """
-        small = z.abs() <= 1e-4 * z.abs().amax()
+        op, size = self.tape.nodes[i].op, z.abs()
+        tiny = torch.finfo(z.dtype).tiny
+        small = size <= (1e-2 if _has_rows(op) else 1e-4) * size.amax()
         if not bool(small.any()):
-            return small
-        try:
-            rise = self.rise(i, self._keys(i, None), _START, EVERYTHING, absolute=True)
-        except RuleError:
-            return z == 0
-        total: Tensor = sum(rise.values())[0]  # type: ignore[index,assignment]
+            return size <= tiny
         shift = self.shift(i) if self.bias == "input" else None
+        try:
+            total = self._absolute_sums(i, small)
+        except RuleError:
+            return size <= tiny
         if shift is not None:
             total = total + shift.abs()
-        return small & (z.abs() <= 8 * torch.finfo(z.dtype).eps * total)
+        return small & (size <= (8 * torch.finfo(z.dtype).eps * total).clamp(min=tiny))
+
+    def _absolute_sums(self, i: int, small: Tensor) -> Tensor:
+        """The sums of absolute entries of the columns marked as small; a dense step looks at its marked rows only."""
+        node = self.tape.nodes[i]
+        if isinstance(node.op, Linear) and isinstance(node.op.map, Dense) and isinstance(self.leaf_rule(i), LRP0):
+            rows = small.reshape(-1, small.shape[-1]).any(0).nonzero()[:, 0]
+            sums = torch.zeros_like(node.value)
+            weight = node.op.map.weight.index_select(0, rows).abs()
+            sums[..., rows] = self.tape.nodes[node.inputs[0]].value.abs() @ weight.T
+            return sums
+        rise = self.rise(i, self._keys(i, None), _START, EVERYTHING, absolute=True)
+        total: Tensor = sum(rise.values())[0]  # type: ignore[index,assignment]
+        return total
 
     # ---- toward the output -----------------------------------------------------------------------------------
 
@@ -475,17 +493,31 @@ class Network:
         return total
 
     def _weighted(self, a: Tensor | float, v: Tensor, j: int) -> Tensor:
-        shape = self.tape.nodes[j].shape
-        if isinstance(a, float) and v.ndim == 0:
-            return torch.full((1, *shape), a, dtype=self.tape.dtype, device=self.tape.nodes[j].value.device)
-        product = a * v
-        return product if product.ndim > len(shape) else product[None]
+        node = self.tape.nodes[j]
+        if v.ndim == 0:  # everything: 1 at every neuron
+            if isinstance(a, Tensor):
+                return a.expand(node.shape)[None]
+            return torch.full((1, *node.shape), a, dtype=self.tape.dtype, device=node.value.device)
+        return a * v
 
     def _factors(self, rule: Rule, key: Key, map: LinearMap, j: int) -> list[Factor]:
         h = self.tape.nodes[j].value
+        return rule.factors(key, map, h, self._is_nonnegative(j))
+
+    def _is_nonnegative(self, j: int) -> bool:
+        """Whether no entry of a tensor is below 0: known from its op, or else looked up once."""
         if j not in self._nonnegative:
-            self._nonnegative[j] = bool((h >= 0).all())
-        return rule.factors(key, map, h, self._nonnegative[j])
+            node = self.tape.nodes[j]
+            if node.function in NONNEGATIVE:
+                known = True
+            elif isinstance(node.op, Select) or (isinstance(node.op, Combine) and not node.op.joins and all(
+                isinstance(t.scale, float) and t.scale >= 0 for t in node.op.terms
+            )):  # fmt: skip
+                known = all(self._is_nonnegative(k) for k in node.inputs)
+            else:
+                known = float(node.value.amin()) >= 0
+            self._nonnegative[j] = known
+        return self._nonnegative[j]
 
     def value(self, i: int, below: Values) -> Tensor | None:
         """The push into node i: the relevance of an event below, given each neuron of i. None is 0 everywhere."""
@@ -606,7 +638,9 @@ class Network:
             for factor in self._factors(rule, key, map, j):
                 d = collected.get((rule, key, factor.group))
                 if d is not None:
-                    part = factor.map.transpose(d) * factor.a
+                    part = factor.map.transpose(d)
+                    if isinstance(factor.a, Tensor) or factor.a != 1:
+                        part = part * factor.a
                     total = part if total is None else total + part
         if total is None:
             first = next(iter(collected.values()), None)
@@ -742,6 +776,10 @@ def outer(first: Tensor, second: Tensor) -> Tensor:
     if first.shape[0] == 1 or second.shape[0] == 1:
         return first * second
     return (first[:, None] * second[None]).flatten(0, 1)
+
+
+def _has_rows(op: object) -> bool:
+    return isinstance(op, Linear) and isinstance(op.map, Dense)
 
 
 def node_input(node: Node) -> int:

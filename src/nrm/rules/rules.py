@@ -20,6 +20,7 @@ from torch import Tensor
 
 from nrm.errors import RuleError
 from nrm.operators import Identity, LinearMap
+from nrm.operators.maps import Change
 
 Key = tuple[str, int]
 POSITIVE: Key = ("sign", 1)
@@ -90,10 +91,11 @@ class Gamma(Rule):
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
         sign, gamma = key[1], self.gamma
         if nonnegative:
-            return [Factor(h, map.reweight(lambda w: sign * w + gamma * (sign * w).clamp(min=0)))]
-        up, down = _signed_parts(map, sign)
-        return [Factor(h, map.reweight(lambda w: sign * w)), Factor(gamma * h.clamp(min=0), up),
-                Factor(gamma * h.clamp(max=0), down)]  # fmt: skip
+            up = _up(sign)
+            return [Factor(h, map.reweight(lambda w: (w if sign > 0 else -w) + gamma * up(w)))]
+        positive, negative = _signed_parts(map, sign)
+        return [Factor(h, map.reweight(lambda w: sign * w)), Factor(gamma * h.clamp(min=0), positive),
+                Factor(gamma * h.clamp(max=0), negative)]  # fmt: skip
 
     def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
         return (b + self.gamma * b.clamp(min=0),)
@@ -258,14 +260,23 @@ class Sum:
         return hash((tuple(self.alpha.items()) if isinstance(self.alpha, Mapping) else self.alpha, self.rule))
 
 
+def _up(sign: int) -> Change:
+    """``max(0, sign * w)``."""
+    return (lambda w: w.clamp(min=0)) if sign > 0 else (lambda w: w.clamp(max=0).neg_())
+
+
+def _down(sign: int) -> Change:
+    """``min(0, sign * w)``."""
+    return (lambda w: w.clamp(max=0)) if sign > 0 else (lambda w: w.clamp(min=0).neg_())
+
+
 def _signed_parts(map: LinearMap, sign: int) -> tuple[LinearMap, LinearMap]:
-    return (map.reweight(lambda w: (sign * w).clamp(min=0)), map.reweight(lambda w: (sign * w).clamp(max=0)))
+    return map.reweight(_up(sign)), map.reweight(_down(sign))
 
 
 def _positive_part(map: LinearMap, h: Tensor, sign: int, nonnegative: bool, group: int) -> list[Factor]:
     """``max(0, sign * h W)`` from its two ways to be positive."""
-    up = map.reweight(lambda w: (sign * w).clamp(min=0))
     if nonnegative:
-        return [Factor(h, up, group)]
-    down = map.reweight(lambda w: (sign * w).clamp(max=0))
+        return [Factor(h, map.reweight(_up(sign)), group)]
+    up, down = _signed_parts(map, sign)
     return [Factor(h.clamp(min=0), up, group), Factor(h.clamp(max=0), down, group)]
