@@ -415,8 +415,7 @@ def _token(draw: st.DrawFn, bias: bool) -> tuple:
     width, own, hidden, out = draw(widths), draw(st.integers(1, 2)), draw(widths), draw(widths)
 
     def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
-        x0, token = t.source("input", x[0]), t.source("token", t.model.token[0])
-        token = t.flatten(token, "/expand")
+        x0, token = t.source("input", x[0]), t.source("token", t.model.token[0])  # expanding it makes no new neurons
         h = t.linear(t.cat("/cat", token, x0), "lin")
         return t.linear(t.each(h, "/relu", F.relu), "head")
 

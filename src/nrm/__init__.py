@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from nrm._version import __version__
+from nrm.capture import register
 from nrm.errors import (
     CaptureError,
     MassError,
@@ -98,5 +99,6 @@ __all__ = [
     "load",
     "measure",
     "output",
+    "register",
     "save",
 ]

@@ -86,7 +86,7 @@ def ask(case: Case, rules: Rules, target: object, **options: object) -> nrm.Meas
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", nrm.NrmWarning)
         return nrm.measure(
-            case.model, case.argument, target=target, rules=rules.library(), dtype=torch.float64, **options
+            case.model, case.argument, target=target, rules=rules.library(case.model), dtype=torch.float64, **options
         )
 
 

@@ -26,7 +26,7 @@ def single(case: Case) -> Case:
 
 
 def measured(case: Case, rules: Rules, **how: object) -> nrm.Measure:
-    return nrm.measure(case.model, case.argument, target=0, rules=rules.library(), zero="uniform", **how)
+    return nrm.measure(case.model, case.argument, target=0, rules=rules.library(case.model), zero="uniform", **how)
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,12 @@ RULES: dict[str, tuple[str, tuple[float, ...], Rule]] = {
 }
 
 
+AVERAGES = (nn.AvgPool1d, nn.AvgPool2d)
+
+
 @dataclass(frozen=True)
 class Rules:
-    """A rule for every step that adds (linear, pool, norm, sum), with exceptions by module path."""
+    """A rule for every step that adds (linear, lone norm, sum), with exceptions by module path; average pools: LRP-0."""
 
     everywhere: str
     layers: Mapping[str, str] = field(default_factory=dict)
@@ -44,15 +47,16 @@ class Rules:
     def brute(self, layer: str) -> Rule:
         return RULES[self.layers.get(layer.split("#")[0], self.everywhere)][2]
 
-    def library(self) -> object:
+    def library(self, model: nn.Module) -> object:
         """The same choice as the argument `rules=` of the library."""
         import nrm  # the oracle's own tests must run without the library
 
         def made(key: str) -> object:
             return getattr(nrm, RULES[key][0])(*RULES[key][1])
 
-        # The pattern, not the bare rule: a bare rule leaves pools, lone norms and bare sums to the library's defaults.
-        return {layer: made(key) for layer, key in self.layers.items()} | {"*": made(self.everywhere)}
+        # The pattern, not the bare rule: a bare rule leaves lone norms and bare sums to the library's defaults.
+        pools = {name: "lrp0" for name, m in model.named_modules() if isinstance(m, AVERAGES)}
+        return {layer: made(key) for layer, key in (pools | self.layers).items()} | {"*": made(self.everywhere)}
 
 
 # --- the oracle's side: translating ops by hand ---
@@ -113,7 +117,8 @@ class Twin:
             elif isinstance(norm := self._module(name), nn.modules.batchnorm._BatchNorm):
                 scale, offset = self._norm(norm, shape)
                 weight, shift = weight * scale, offset if shift is None else shift * scale + offset
-        return Term(parent, weight, support, names, shift, self.rules.brute(names[0]))
+        rule = RULES["lrp0"][2] if isinstance(self._module(names[0]), AVERAGES) else self.rules.brute(names[0])
+        return Term(parent, weight, support, names, shift, rule)
 
     def identity(self, parent: str, *names: str) -> Term:
         eye = torch.eye(math.prod(self.shapes[parent]), dtype=torch.float64)

@@ -44,7 +44,8 @@ from zennit.rules import AlphaBeta as ZennitAlphaBeta  # noqa: E402
 import nrm  # noqa: E402
 from nrm.rules import AlphaBeta, composite  # noqa: E402
 
-LOW, HIGH = -5.0, 5.0
+LOW = torch.tensor([-4.0, -5.0, -6.0], dtype=torch.float64).view(1, 3, 1, 1)
+HIGH = torch.tensor([6.0, 4.0, 5.0], dtype=torch.float64).view(1, 3, 1, 1)
 
 # our name -> (our rules, their composite)
 COMPOSITES = {

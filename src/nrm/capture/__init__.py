@@ -2,6 +2,7 @@
 
 from nrm.capture.capture import capture
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Term, Unknown
+from nrm.capture.register import register
 from nrm.capture.tape import Node, Tape, unknown_layer
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "Term",
     "Unknown",
     "capture",
+    "register",
     "unknown_layer",
 ]

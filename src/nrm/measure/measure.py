@@ -402,7 +402,7 @@ class Measure:
         with torch.inference_mode(False), torch.no_grad():
             result = check_measure(self._network, self._target, self.base, full=True)
         if strict:
-            result.speak(stacklevel=3)
+            result.speak(stacklevel=2)
         return result
 
     def _be_loud(self) -> None:
@@ -410,9 +410,9 @@ class Measure:
         if self._light is None:
             with torch.inference_mode(False), torch.no_grad():
                 self._light = check_measure(self._network, self._target, self.base, full=False)
-            self._light.speak(stacklevel=4)
+            self._light.speak(stacklevel=3)
         elif not all(self._light.ok):
-            self._light.speak(stacklevel=4)
+            self._light.speak(stacklevel=3)
 
     # ---- resources -------------------------------------------------------------------------------------------
 
