@@ -69,19 +69,21 @@ def main() -> None:
 
     image = test[options.sample : options.sample + 1]
     begin = time.perf_counter()
-    R = nrm.measure(model, image, rules="epsilon-plus", bias="input", labels={"output": [f"digit {i}" for i in range(10)]})
+    R = nrm.measure(
+        model, image, rules="epsilon-plus", bias="input", labels={"output": [f"digit {i}" for i in range(10)]}
+    )
     low, high = R["relu1"], R["relu3"]
     pairs = R(low.channels, high.channels)[0]
     seconds = time.perf_counter() - begin
     print(R, end="\n\n")
     print(R.check(), end="\n\n")
-    print(f"the strongest of all {pairs.numel()} interactions of {low!r} and {high!r} (found in {seconds * 1e3:.0f} ms):")
+    print(f"the strongest of all {pairs.numel()} interactions of {low} and {high} (found in {seconds * 1e3:.0f} ms):")
     best = pairs.flatten().topk(5)
     for share, flat in zip(best.values.tolist(), best.indices.tolist(), strict=True):
         i, j = divmod(flat, pairs.shape[1])
         given = float(R(low.channel(i), given=high.channel(j)))
-        print(f"  {share:6.1%}  of the decision flowed through {low!r}.channel({i}) and {high!r}.channel({j});"
-              f" {given:.0%} of what {high!r}.channel({j}) carries")  # fmt: skip
+        print(f"  {share:6.1%}  of the decision flowed through {low}.channel({i}) and {high}.channel({j});"
+              f" {given:.0%} of what {high}.channel({j}) carries")  # fmt: skip
     skip = R.edge("relu1", "/add")
     print(f"\nthe residual branch carries {float(R(R['conv2'].all)):.1%}, its skip connection {float(R(skip.all)):.1%}")
     i, j = divmod(int(best.indices[0]), pairs.shape[1])
@@ -96,11 +98,11 @@ def draw(R: nrm.Measure, image: Tensor, low: nrm.Set, high: nrm.Set, path: pathl
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
-    axes[0].imshow(image[0, 0], cmap="gray_r")
-    axes[0].set(title=f"input, predicted {int(R.prediction)}", xticks=[], yticks=[])
-    nrm.plot.heatmap(R(R.input)[0], ax=axes[1], title="R(x): all of the decision")
-    nrm.plot.heatmap(R(R.input, low, high)[0], ax=axes[2], title=f"R(x, {low}, {high})")
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    axes[0].imshow(image[0, 0].numpy(), cmap="gray_r")
+    axes[0].set(title=f"x\npredicted {int(R.prediction)}", xticks=[], yticks=[])
+    nrm.plot.heatmap(R(R.input)[0], ax=axes[1], title="R(x)\nthe whole decision")
+    nrm.plot.heatmap(R(R.input, low, high)[0], ax=axes[2], title=f"R(x, a, b)\na = {low}, b = {high}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 

@@ -55,6 +55,32 @@ def plain_cnn(seed: int, *, bias: bool = True) -> PlainCNN:
     return model
 
 
+def normed_cnn(seed: int) -> nn.Sequential:
+    """conv, batch norm (scales of both signs), relu, average pool, all again, linear."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(8, 6, 3, stride=2),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(6, 4),
+    ).double()
+    for module in model:
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.weight)
+            nn.init.uniform_(module.bias, -0.02, 0.02)
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+            nn.init.uniform_(module.running_mean, -0.02, 0.02)
+        elif isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.uniform_(module.bias, -0.02, 0.02)
+    return model.eval()
+
+
 def top_class(model: nn.Module, x: Tensor) -> Tensor:
     with torch.no_grad():
         return model(x).argmax(1)

@@ -1,8 +1,9 @@
 """From a model and its real inputs to a tape of ops on our own graph; the model is never touched again."""
 
-from nrm.capture.capture import capture
+from nrm.capture.capture import capture, own_output
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Term, Unknown
 from nrm.capture.register import register
+from nrm.capture.recorder import tensors_in
 from nrm.capture.tape import Node, Tape, unknown_layer
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "Term",
     "Unknown",
     "capture",
+    "own_output",
+    "tensors_in",
     "register",
     "unknown_layer",
 ]

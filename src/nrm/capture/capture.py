@@ -56,6 +56,21 @@ def unwrap(model: nn.Module) -> nn.Module:
             return model
 
 
+def own_output(model: nn.Module, inputs: Any, output: Output = None) -> Tensor:
+    """The explained output as the model computes it by itself, in its own precision; nothing is recorded or changed."""
+    model = unwrap(model)
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    args, kwargs = split_inputs(inputs)
+    with untouched(model), plain_execution():
+        buffers = [(b, b.clone()) for b in model.buffers()]
+        try:
+            return _choose(model(*_own(args, dtype), **_own(kwargs, dtype)), output).detach()
+        finally:
+            for buffer, before in buffers:
+                if not torch.equal(buffer, before):
+                    buffer.copy_(before)
+
+
 def working_dtype(model: nn.Module, given: list[Tensor]) -> torch.dtype:
     """The precision of the measure: the highest among weights and inputs, and never below float32."""
     kinds = {p.dtype for p in [*model.parameters(), *model.buffers(), *given] if p.is_floating_point()}
@@ -69,7 +84,9 @@ def check_model(model: Any) -> None:
     for path, module in model.named_modules():
         where = f"{path or 'the model'} ({type(module).__name__})"
         if isinstance(module, torch.jit.ScriptModule):
-            raise CaptureError("scripted modules cannot be recorded", where=where, hint="pass the Python module it was made from")
+            raise CaptureError(
+                "scripted modules cannot be recorded", where=where, hint="pass the Python module it was made from"
+            )
         random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
         if module.training and (random or isinstance(module, nn.modules.batchnorm._NormBase)):
             raise CaptureError(
@@ -87,7 +104,9 @@ def check_model(model: Any) -> None:
 def check_inputs(given: list[Tensor], model: nn.Module, batch_dim: int | None) -> None:
     """Refuses inputs without a meaning: none, empty, not finite, on another device, without the sample axis."""
     if not given:
-        raise CaptureError("no tensor among the inputs", expected="a tensor, a tuple, a mapping or an object with tensors")
+        raise CaptureError(
+            "no tensor among the inputs", expected="a tensor, a tuple, a mapping or an object with tensors"
+        )
     home = next((p.device for p in model.parameters()), None)
     for t in given:
         if t.is_meta or t.is_sparse or t.is_quantized or t.is_complex():

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from nrm.operators import Gather, LinearMap, Reduce
@@ -65,17 +66,25 @@ class Pointwise:
 class Select:
     """Each output is one chosen input: max pooling, maxima over axes. The choice is computed when first needed.
 
-    ``reduce`` tells which axes a maximum over axes removed.
+    ``choose`` takes the values to choose by, None for the input's own; ``reduce`` tells which axes a maximum over
+    axes removed.
     """
 
-    choose: Callable[[], Gather]
+    choose: Callable[[Tensor | None], Gather]
     reduce: Reduce | None = None
     kind: str = "max"
 
     @cached_property
     def map(self) -> Gather:
         """The movement from the chosen entries."""
-        return self.choose()
+        return self.choose(None)
+
+    def ties(self, values: Tensor) -> Tensor:
+        """Which outputs had several equal inputs to choose from: choosing the first or the last makes a difference."""
+        rank = torch.unique(values, return_inverse=True)[1].double() * values.numel()
+        place = torch.arange(values.numel(), device=values.device).view(values.shape)
+        first, last = self.choose(rank - place), self.choose(rank + place)
+        return (first.index != last.index).view(first.outside)
 
 
 @dataclass(frozen=True, eq=False)

@@ -128,9 +128,7 @@ class Recorder(TorchFunctionMode):
             return
         channel = 1 if tensor.ndim > 2 else tensor.ndim - 1
         channel_axis = channel if channel != sample and channel >= 0 else None
-        index = self._add(
-            Source("input"), [], tensor, "input", sample=sample, channel=channel_axis, source_name=name
-        )
+        index = self._add(Source("input"), [], tensor, "input", sample=sample, channel=channel_axis, source_name=name)
         self._live[id(tensor)] = (tensor, index)
 
     # ---- module calls ----------------------------------------------------------------------------------------
@@ -259,9 +257,7 @@ class Recorder(TorchFunctionMode):
             self.notes.append(f"{self._stack[-1][0] or 'model'}: {name} read a value; what follows is held constant")
         return func(*args, **kwargs)
 
-    def _record(
-        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def _record(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Adds the nodes of one call. A result that is its own input (dropout in eval) adds nothing."""
         outputs = [t for t in tensors_in(result) if t.is_floating_point() and id(t) not in self._live]
         if not outputs:

@@ -53,5 +53,7 @@ def register(function: str | Callable[..., Any], reading: str | Callable[..., St
     if not hasattr(torch, name) and not hasattr(Tensor, name) and not hasattr(torch.nn.functional, name) and isinstance(
         function, str
     ):  # fmt: skip
-        raise RuleError(f"torch has no function {name!r}", expected="the name of a torch function, or the function itself")
+        raise RuleError(
+            f"torch has no function {name!r}", expected="the name of a torch function, or the function itself"
+        )
     VOCABULARY[name] = reading

@@ -83,7 +83,9 @@ class Tape:
                 hint=f"R[{name + '#0'!r}]",
             )
         if call is not None and call >= len(calls):
-            raise QuestionError(f"layer {name!r}: there is no call {call}", expected=f"a call from 0 to {len(calls) - 1}")
+            raise QuestionError(
+                f"layer {name!r}: there is no call {call}", expected=f"a call from 0 to {len(calls) - 1}"
+            )
         return self.nodes[calls[call or 0]]
 
     def _calls(self, name: str) -> tuple[list[int] | None, int | None]:

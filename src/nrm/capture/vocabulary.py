@@ -222,8 +222,9 @@ def _max_pool(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     known = c.result[1] if isinstance(c.result, tuple) else c.recorder.choice
     c.recorder.choice = None
 
-    def choose() -> Gather:
-        indices = known if known is not None else _pool_indices(kind, held, args, plain)
+    def choose(by: Tensor | None) -> Gather:
+        fixed = known is not None and (by is None or kind.startswith("fractional"))
+        indices = known if fixed else _pool_indices(kind, held if by is None else by, args, plain)
         cell = math.prod(held.shape[-space:])
         base = torch.arange(math.prod(held.shape[:-space]), device=held.device) * cell
         flat = indices.reshape(len(base), -1) + base[:, None]
@@ -248,10 +249,11 @@ def _extreme(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     dims = _dims(dim, input.ndim)
     held, sign = input.detach(), (1 if c.name in ("max", "amax") else -1)
 
-    def choose() -> Gather:
+    def choose(by: Tensor | None) -> Gather:
+        values = held if by is None else by
         rest = [d for d in range(held.ndim) if d not in dims]
         positions = torch.arange(held.numel(), device=held.device).view(held.shape).permute(*rest, *dims)
-        lines = (held * sign).permute(*rest, *dims).reshape(*(held.shape[d] for d in rest), -1)
+        lines = (values * sign).permute(*rest, *dims).reshape(*(held.shape[d] for d in rest), -1)
         best = lines.argmax(-1, keepdim=True)
         return Gather(held.shape, value.shape, positions.reshape(lines.shape).gather(-1, best).flatten())
 
@@ -504,11 +506,11 @@ def _reshape(c: Call, input: Tensor, *_: Any, **__: Any) -> Steps:
     return c.one(Combine((Term(Reshape(input.shape, c.result.shape)),)), input)
 
 
-@reads("permute", "transpose", "swapaxes", "swapdims", "t", "movedim", "moveaxis", "get:T", "get:mT", "get:H", "adjoint")
+@reads(
+    "permute", "transpose", "swapaxes", "swapdims", "t", "movedim", "moveaxis", "get:T", "get:mT", "get:H", "adjoint"
+)
 def _permute(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
-    strides = torch.empty_strided(
-        tuple(input.shape), tuple(range(1, input.ndim + 1)), device="meta"
-    )
+    strides = torch.empty_strided(tuple(input.shape), tuple(range(1, input.ndim + 1)), device="meta")
     marked = c.func(strides, *args, **kwargs)
     dims = tuple(s - 1 for s in marked.stride())
     return c.one(Combine((Term(Permute(input.shape, dims)),)), input)
@@ -523,9 +525,13 @@ def _getitem(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     return _probe(c, input, *args, **kwargs)
 
 
-@reads("chunk", "split", "split_with_sizes", "tensor_split", "unbind", "hsplit", "vsplit", "unsafe_chunk", "unsafe_split")
+@reads(
+    "chunk", "split", "split_with_sizes", "tensor_split", "unbind", "hsplit", "vsplit", "unsafe_chunk", "unsafe_split"
+)
 def _split(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
-    dim = kwargs.get("dim", args[-1] if args and isinstance(args[-1], int) and (len(args) > 1 or c.name == "unbind") else 0)
+    dim = kwargs.get(
+        "dim", args[-1] if args and isinstance(args[-1], int) and (len(args) > 1 or c.name == "unbind") else 0
+    )
     dim = dim % input.ndim
     parts: list[tuple[Tensor, Any, list[int] | None]] = []
     start = 0
@@ -631,5 +637,3 @@ def _probe(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
 
 def _positions(t: Tensor) -> Tensor:
     return torch.arange(1, t.numel() + 1, dtype=torch.float64, device=t.device).view(t.shape)
-
-

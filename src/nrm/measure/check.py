@@ -100,7 +100,10 @@ class Check:
         rows = [
             ("verdict", self.verdict),
             ("mass of the input cut", _few(self.mass)),
-            ("largest cut error", "not measured" if self.cut_error is None else f"{self.cut_error:.2g} at {self.worst_cut}"),
+            (
+                "largest cut error",
+                "not measured" if self.cut_error is None else f"{self.cut_error:.2g} at {self.worst_cut}",
+            ),
             ("mass in sinks", _few(self.sink) + ("" if not self.sinks else f" ({', '.join(list(self.sinks)[:4])})")),
             ("mass in biases", _few(self.biases)),
             ("mass in offsets", _few(self.offsets)),

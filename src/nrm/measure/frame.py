@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.measure.values import Layer, Partition, Set
+from nrm.measure.values import Fixed, Partition, Set, Span
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,52 +59,53 @@ class Frame:
 
     def mask(self, chosen: Set) -> Tensor:
         """A set as a mask ``(1, batch or 1, *layer shape or 1s)`` of booleans."""
-        return self._evaluate(chosen.layer, chosen.expression)
+        return self._evaluate(chosen.expression)
 
-    def _evaluate(self, layer: Layer, e: tuple[Any, ...]) -> Tensor:
+    def _evaluate(self, e: tuple[Any, ...]) -> Tensor:
         kind = e[0]
         if kind == "all":
             return torch.ones((1, 1, *(1,) * len(self.layer_shape)), dtype=torch.bool, device=self.device)
         if kind == "not":
-            return ~self._evaluate(layer, e[1])
+            return ~self._evaluate(e[1])
         if kind == "index":
             return self._indexed(e[1])
         if kind == "where":
-            return self._labels(e[1], "mask", bool_=True)
+            return self._map(e[1].tensor, "mask", torch.bool)
         if kind == "part":
-            return self._blocks_mask(layer, e[1], e[2])
-        left, right = self._evaluate(layer, e[1]), self._evaluate(layer, e[2])
-        return {
-            "and": lambda: left & right,
-            "or": lambda: left | right,
-            "xor": lambda: left ^ right,
-            "minus": lambda: left & ~right,
-        }[kind]()
+            return self._union(Blocks.of(self, e[1]), e[2])
+        left, right = self._evaluate(e[1]), self._evaluate(e[2])
+        if kind == "and":
+            return left & right
+        if kind == "or":
+            return left | right
+        return left ^ right if kind == "xor" else left & ~right
 
-    def _indexed(self, index: tuple[Any, ...]) -> Tensor:
+    def _indexed(self, items: tuple[Any, ...]) -> Tensor:
         mask = torch.zeros(self.layer_shape, dtype=torch.bool, device=self.device)
+        index = tuple(i.slice if isinstance(i, Span) else i.tensor.to(self.device) if isinstance(i, Fixed) else i
+                      for i in items)  # fmt: skip
         try:
             mask[index] = True
-        except IndexError as error:
+        except (IndexError, ValueError) as error:
             raise QuestionError(
-                f"index does not fit layer {self.label!r}", got=str(index), expected=f"shape {self.layer_shape}"
-            ) from error
+                f"the index does not fit layer {self.label!r}", got=f"[{', '.join('...' if i is ... else str(i) for i in items)}]",
+                expected=f"an index of shape {self.layer_shape}, which has no sample axis",
+            ) from error  # fmt: skip
         return mask[None, None]
 
-    def _labels(self, values: Tensor, what: str, bool_: bool = False) -> Tensor:
+    def _map(self, values: Tensor, what: str, dtype: torch.dtype) -> Tensor:
         """A mask or label map as ``(1, batch or 1, *layer shape)``."""
         values = values.to(self.device)
-        if bool_ and values.dtype != torch.bool:
-            if values.is_floating_point() or not bool(((values == 0) | (values == 1)).all()):
-                raise QuestionError(f"the mask of layer {self.label!r} is not boolean", got=str(values.dtype))
-            values = values.bool()
-        if not bool_ and (values.is_floating_point() or values.dtype == torch.bool):
-            raise QuestionError(f"labels of layer {self.label!r} are not integers", got=str(values.dtype))
-        ndim = len(self.layer_shape)
-        per_sample = values.ndim == ndim + 1
-        target = (self.batch, *self.layer_shape) if per_sample else self.layer_shape
+        binary = not values.is_floating_point() and bool(((values == 0) | (values == 1)).all())
+        if (dtype == torch.bool and not binary) or (
+            dtype == torch.long and (values.is_floating_point() or values.dtype == torch.bool)
+        ):
+            kind = "booleans" if dtype == torch.bool else "integers"
+            raise QuestionError(f"the {what} of layer {self.label!r} is not made of {kind}", got=str(values.dtype))
+        per_sample = values.ndim == len(self.layer_shape) + 1
+        wanted = (self.batch, *self.layer_shape) if per_sample else self.layer_shape
         try:
-            wide = values.expand(target)
+            wide = values.to(dtype).expand(wanted)
         except RuntimeError:
             raise QuestionError(
                 f"the {what} does not fit layer {self.label!r}", got=f"shape {tuple(values.shape)}",
@@ -112,87 +113,66 @@ class Frame:
             ) from None  # fmt: skip
         return wide[None] if per_sample else wide[None, None]
 
-    def _blocks_mask(self, layer: Layer, partition: Partition, index: Any) -> Tensor:
-        blocks = Blocks.of(self, partition)
-        if isinstance(index, tuple) and len(index) == len(blocks.shape) and len(blocks.shape) > 1:
-            index = _flat_index(index, blocks.shape, repr(partition))
-        rows = index.tolist() if isinstance(index, Tensor) else index
-        if isinstance(rows, int):
-            return blocks.masks([rows]).any(0, keepdim=True)
-        rows = list(rows)
-        if rows and isinstance(rows[0], list | tuple) and not (
-            len(blocks.shape) > 1 and all(len(r) == len(blocks.shape) for r in rows) and isinstance(rows[0], tuple)
-        ):
-            if len(rows) != self.batch:
-                raise QuestionError(
-                    f"one set per sample for layer {self.label!r}", got=f"{len(rows)} sets", expected=f"{self.batch}"
-                )
-            masks = [blocks.masks(list(r)).any(0, keepdim=True) for r in rows]
-            wide = [m.expand(1, self.batch, *self.layer_shape)[:, b] for b, m in enumerate(masks)]
-            return torch.stack(wide, 1)
-        flat = [_flat_index(r, blocks.shape, repr(partition)) if isinstance(r, tuple) else int(r) for r in rows]
-        if not flat:
-            return self._evaluate(layer, ("not", ("all",)))
-        return blocks.masks(flat).any(0, keepdim=True)
-
-
-def _flat_index(index: tuple[int, ...], shape: tuple[int, ...], what: str) -> int:
-    for i, n in zip(index, shape, strict=True):
-        if not 0 <= i < n:
-            raise QuestionError(f"{what}: index out of range", got=str(index), expected=f"below {shape}")
-    flat = 0
-    for i, n in zip(index, shape, strict=True):
-        flat = flat * n + i
-    return flat
+    def _union(self, blocks: Blocks, index: Any) -> Tensor:
+        """The blocks at an index, at one of several, or at one of each sample's own."""
+        items = index[1:] if isinstance(index, tuple) and index[0] == "any" else (index,)
+        if not any(isinstance(i, tuple) and i[0] == "any" for i in items):
+            return blocks.masks([blocks.number(i) for i in items]).any(0, keepdim=True)
+        if len(items) != self.batch or not all(isinstance(i, tuple) and i[0] == "any" for i in items):
+            raise QuestionError(
+                f"the sets do not fit the samples at layer {self.label!r}", got=f"{len(items)} entries",
+                expected=f"{self.batch} lists, one set per sample",
+            )  # fmt: skip
+        each = [self._union(blocks, i).expand(1, 1, *self.layer_shape) for i in items]
+        return torch.cat(each, 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """A partition of a frame: kept axes, or labels; ``chosen`` blocks only, if given."""
+    """A partition of a frame: kept axes, or labels; ``picked`` are the numbers of the blocks that are asked for."""
 
     frame: Frame
+    text: str
     axes: tuple[int, ...] | None
     labels: Tensor | None
     full: tuple[int, ...]
-    chosen: tuple[int, ...] | None
+    picked: Tensor | None
 
     @classmethod
     def of(cls, frame: Frame, partition: Partition) -> Blocks:
         """The partition, checked against the frame."""
-        ndim, label = len(frame.layer_shape), frame.label
-        channel = partition.layer.channel_axis if partition.layer.channel_axis is not None else frame.layer_channel
-        axes: tuple[int, ...] | None = None
-        labels = None
-        if partition.kind == "neurons":
-            axes = tuple(range(ndim))
-        elif partition.kind == "channels":
-            axes = (_axis(channel, ndim, label),) if ndim else ()
-        elif partition.kind == "positions":
-            axes = tuple(a for a in range(ndim) if a != (None if channel is None else channel % ndim))
-        elif partition.kind == "axis":
-            axes = tuple(_axis(a, ndim, label) for a in partition.detail)
-        elif partition.kind == "groups":
-            labels = frame._labels(partition.detail[0], "label map")[0].long()
-            if int(labels.min()) < -1:
-                raise QuestionError(f"labels of layer {label!r} are below -1", got=str(int(labels.min())))
+        axes, labels = _kept_axes(frame, partition), None
+        if axes is None:
+            labels = frame._map(partition.detail[0].tensor, "label map", torch.long)[0]
+            low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, -1)
+            if low < -1 or high < 0:
+                raise QuestionError(
+                    f"the label map of layer {frame.label!r} has no groups" if high < 0
+                    else f"the label map of layer {frame.label!r} has labels below -1",
+                    got=f"labels from {low} to {high}", expected="labels from 0, and -1 for what is left out",
+                )  # fmt: skip
+            full: tuple[int, ...] = (high + 1,)
         else:
-            raise QuestionError(f"layer {label!r} has no {partition.kind}", expected="channels, positions, axis, groups")
-        if labels is not None:
-            full: tuple[int, ...] = (int(labels.max()) + 1,)
-        else:
-            assert axes is not None
             full = tuple(frame.layer_shape[a] for a in axes)
-        return cls(frame, axes, labels, full, _chosen(partition, math.prod(full)))
+        picked = None
+        for choice in partition.chosen:
+            picked = torch.arange(math.prod(full)).view(full) if picked is None else picked
+            picked = _pick(picked, choice, str(partition), signed=labels is None)
+        return cls(frame, str(partition), axes, labels, full, picked)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The axes of the result."""
-        return self.full if self.chosen is None else (len(self.chosen),)
+        return self.full if self.picked is None else tuple(self.picked.shape)
 
     @property
     def count(self) -> int:
         """The number of blocks."""
         return math.prod(self.shape)
+
+    def number(self, index: Any) -> int:
+        """The flat number of one block: an index, or a tuple with one index per axis."""
+        return _number(index, self.shape, self.text, signed=self.labels is None)
 
     def read(self, m: Tensor) -> Tensor:
         """The relevance of every block: ``(K, batch, *layer shape)`` to ``(K, batch, *shape)``."""
@@ -204,8 +184,10 @@ class Blocks:
             table = m.sum(drop) if drop else m
             order = sorted(self.axes)
             table = table.permute(0, 1, *(order.index(a) + 2 for a in self.axes))
-        if self.chosen is not None:
-            table = table.flatten(2)[:, :, list(self.chosen)]
+        if self.picked is not None:
+            flat = table.reshape(*table.shape[:2], -1)
+            table = flat[:, :, self.picked.flatten().to(m.device)].unflatten(2, self.shape or (1,))
+            table = table if self.shape else table.squeeze(2)
         return table
 
     def _sum_by_label(self, m: Tensor) -> Tensor:
@@ -216,17 +198,11 @@ class Blocks:
         return table.scatter_add(2, labels + 1, m.reshape(stack, batch, -1))[:, :, 1:]
 
     def masks(self, rows: list[int]) -> Tensor:
-        """The masks of some blocks: ``(len(rows), batch or 1, *layer shape or 1s)`` of booleans."""
-        total = math.prod(self.full)
-        if self.chosen is not None:
-            rows = [self.chosen[r] for r in rows]
-        for r in rows:
-            if not isinstance(r, int) or not 0 <= r < total:
-                raise QuestionError(
-                    f"layer {self.frame.label!r} has no block {r!r}", expected=f"an index from 0 to {total - 1}"
-                )
+        """The masks of some blocks, by number: ``(len(rows), batch or 1, *layer shape or 1s)`` of booleans."""
         device = self.frame.device
-        wanted = torch.tensor(rows, device=device)
+        wanted = torch.tensor(rows, dtype=torch.long, device=device)
+        if self.picked is not None:
+            wanted = self.picked.flatten().to(device)[wanted]
         if self.labels is not None:
             return self.labels[None] == wanted.view(-1, *(1,) * self.labels.ndim)
         assert self.axes is not None
@@ -242,19 +218,77 @@ class Blocks:
         return mask
 
 
-def _axis(axis: int | None, ndim: int, label: str) -> int:
-    if axis is None or not -ndim <= axis < ndim:
-        raise QuestionError(f"layer {label!r} has no such axis", got=str(axis), expected=f"an axis from 0 to {ndim - 1}")
+def _kept_axes(frame: Frame, partition: Partition) -> tuple[int, ...] | None:
+    """The axes of the layer that a partition keeps; None if it goes by labels."""
+    ndim, label = len(frame.layer_shape), frame.label
+    channel = frame.layer_channel
+    if partition.layer.channel_axis is not None:
+        channel = _axis(partition.layer.channel_axis, frame)
+    if partition.kind == "neurons":
+        return tuple(range(ndim))
+    if partition.kind == "channels":
+        if channel is None and ndim:
+            raise QuestionError(f"the channel axis of layer {label!r} is not known", got=f"shape {frame.layer_shape}",
+                                hint=f"R[{label!r}].with_channels(axis), or .axis(axis)")  # fmt: skip
+        return () if channel is None else (channel,)
+    if partition.kind == "positions":
+        return tuple(a for a in range(ndim) if a != channel)
+    if partition.kind == "axis":
+        axes = tuple(_axis(a, frame) for a in partition.detail)
+        if len(set(axes)) < len(axes):
+            raise QuestionError(f"an axis of layer {label!r} is named twice", got=str(partition))
+        return axes
+    return None
+
+
+def _axis(axis: int, frame: Frame) -> int:
+    ndim = len(frame.layer_shape)
+    if not -ndim <= axis < ndim:
+        raise QuestionError(
+            f"layer {frame.label!r} has no axis {axis}", got=f"axis {axis} of shape {frame.layer_shape}",
+            expected=f"an axis from 0 to {ndim - 1}, counted without the sample axis" if ndim else "no axis at all",
+        )  # fmt: skip
     return axis % ndim
 
 
-def _chosen(partition: Partition, total: int) -> tuple[int, ...] | None:
-    chosen: Any = partition.chosen
-    if chosen is None:
-        return None
-    if chosen[0] == "slice":
-        return tuple(range(total)[slice(*chosen[1:])])
-    for i in chosen:
-        if not 0 <= i < total:
-            raise QuestionError(f"{partition!r}: no such block", got=str(i), expected=f"0 to {total - 1}")
-    return tuple(chosen)
+def _number(index: Any, shape: tuple[int, ...], text: str, signed: bool = True) -> int:
+    """The flat number of one block. Negative indices count from the end, except for labels, where -1 means left out."""
+    at = tuple(index[1:]) if isinstance(index, tuple) else (index,)
+    sizes = shape if isinstance(index, tuple) else (math.prod(shape),)
+    if len(at) != len(sizes) or not all(-n * signed <= i < n for i, n in zip(at, sizes, strict=True)):
+        got = at[0] if len(at) == 1 else at
+        limit = sizes[0] - 1 if len(sizes) == 1 else f"{tuple(n - 1 for n in sizes)}"
+        raise QuestionError(f"{text}: no such block", got=str(got), expected=f"an index up to {limit}")
+    flat = 0
+    for i, n in zip(at, sizes, strict=True):
+        flat = flat * n + i % n
+    return flat
+
+
+def _pick(numbers: Tensor, choice: tuple[Any, ...], text: str, signed: bool) -> Tensor:
+    """Some of the blocks: a list of them along one axis, or a choice for every axis."""
+    if choice[0] == "any":
+        at = [_number(i, tuple(numbers.shape), text, signed) for i in choice[1:]]
+        return numbers.flatten()[torch.tensor(at, dtype=torch.long)]
+    items = list(choice[1:])
+    if Ellipsis in items:
+        where = items.index(Ellipsis)
+        items[where : where + 1] = [Span(None, None, None)] * (numbers.ndim - len(items) + 1)
+    if len(items) > numbers.ndim:
+        raise QuestionError(f"{text}: too many indices", got=str(len(items)), expected=f"at most {numbers.ndim}")
+    axis = 0
+    for item in items:
+        n = numbers.shape[axis]
+        if isinstance(item, int):
+            numbers = numbers.select(axis, _number(item, (n,), text, signed))
+            continue
+        rows = range(n)[item.slice] if isinstance(item, Span) else _listed(item.tensor)
+        at = [_number(i, (n,), text, signed) for i in rows]
+        numbers = numbers.index_select(axis, torch.tensor(at, dtype=torch.long))
+        axis += 1
+    return numbers
+
+
+def _listed(indices: Tensor) -> list[int]:
+    found: list[int] = (indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices.flatten()).tolist()
+    return found

@@ -91,7 +91,9 @@ def layer_table(network: Network, base: Base, cuts: dict[int, bool]) -> LayerTab
             continue
         relevance = network.relevance(node.index, arrived)
         mass = () if relevance is None else tuple(sample_sums(node, relevance, network.tape.batch).tolist())
-        channel = None if node.channel is None else node.channel - (node.sample is not None and node.sample < node.channel)
+        channel = (
+            None if node.channel is None else node.channel - (node.sample is not None and node.sample < node.channel)
+        )
         kind = getattr(node.op, "kind", "")
         rows.append(LayerRow(node.name, node.layer_shape, channel, kind, cuts.get(node.index, False), mass))
     return LayerTable(rows)

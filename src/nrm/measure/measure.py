@@ -385,7 +385,9 @@ class Measure:
         return layer_table(self._network, self.base, self._cut_flags())
 
     def _cut_flags(self) -> dict[int, bool]:
-        return {node.index: not self._bypass(node.index) for node in self._tape.nodes if node.index in self.base.arrivals}
+        return {
+            node.index: not self._bypass(node.index) for node in self._tape.nodes if node.index in self.base.arrivals
+        }
 
     def sample(self, i: int) -> SampleMeasure:
         """One sample's measure."""
@@ -465,7 +467,9 @@ class Measure:
         if self._target.index is None:
             return f"target {self._target.spread}"
         names = self._labels.get("output")
-        shown = [str(i) if names is None or i >= len(names) else f"{i} ({names[i]})" for i in self._target.index.tolist()]
+        shown = [
+            str(i) if names is None or i >= len(names) else f"{i} ({names[i]})" for i in self._target.index.tolist()
+        ]
         return "target " + (", ".join(shown[:4]) + (" ..." if len(shown) > 4 else ""))
 
     def __repr__(self) -> str:
@@ -525,9 +529,9 @@ def _progress(show: bool | None) -> Any:
     def bar(chunks: Iterator[Any], total: int) -> Iterator[Any]:
         hidden = total < 2 or show is False
         delay = 0.0 if show else 2.0
-        with contextlib.closing(tqdm(chunks, total=total, disable=hidden, delay=delay, desc="sweeps", leave=False)) as it:
+        with contextlib.closing(
+            tqdm(chunks, total=total, disable=hidden, delay=delay, desc="sweeps", leave=False)
+        ) as it:
             yield from it
 
     return bar
-
-

@@ -40,7 +40,9 @@ def _rows(network: Network, target: Target, labels: Mapping[str, Sequence[str]],
         ("layers", f"{len(tape.nodes)} tensors, {str(tape.dtype).removeprefix('torch.')}"),
     ]
     if bool((target.value < 0).any()):
-        rows.append(("sign", "relevance is a share of a negative output: positive relevance argues for the negative value"))
+        rows.append(
+            ("sign", "relevance is a share of a negative output: positive relevance argues for the negative value")
+        )
     if check is not None:
         rows.append(("check", check.verdict))
     return rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,48 +14,59 @@ from nrm.errors import MassError, QuestionError
 from nrm.measure.frame import Frame
 from nrm.measure.values import Set
 
+SPREADS = ("logits", "softmax")
+
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The relevance of the output's neurons, the target's index where it is one neuron, and the explained value."""
+    """The relevance of the output's neurons, and what it means.
+
+    ``index`` is the flat index of the explained neuron of every sample (None: relevance is spread), ``allowed`` marks
+    the neurons that the target does not exclude, ``(batch, *output shape)``.
+    """
 
     start: Tensor
     index: Tensor | None
     value: Tensor
     spread: str | None
     prediction: Tensor
+    allowed: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample's output."""
+        return tuple(self.allowed.shape[1:])
+
+    def coordinates(self, flat: Tensor) -> Tensor:
+        """Flat indices of outputs as a user writes them: ``(batch,)``, or ``(batch, axes)`` if there are several axes."""
+        if len(self.shape) < 2:
+            return flat
+        return torch.stack(torch.unravel_index(flat, self.shape), 1)
 
 
-def read_target(target: Any, output: Tensor, frame: Frame, normalize: bool | str) -> Target:
+def read_target(target: Any, output: Tensor, frame: Frame) -> Target:
     """Checks a target against the output and turns it into output relevance that sums to 1 per sample."""
     scores = frame.to_samples(output[None])[0]
     batch, shape = scores.shape[0], tuple(scores.shape[1:])
     flat = scores.reshape(batch, -1)
     prediction = flat.argmax(1)
-    spread = index = None
+    index = None
+    allowed = torch.ones_like(flat, dtype=torch.bool)
     if isinstance(target, str):
-        weights, spread = _spread(target, flat), target
+        weights = _spread(target, flat)
+        value = weights.sum(1) if target == "logits" else (weights * flat).sum(1)
     elif isinstance(target, Set):
-        mask = frame.mask(target)[0].expand(batch, *shape).reshape(batch, -1)
-        weights = flat * mask
-        spread = repr(target)
+        allowed = frame.mask(target)[0].expand(batch, *shape).reshape(batch, -1)
+        weights = flat * allowed
+        value = weights.sum(1)
     else:
         index = prediction if target is None else _index(target, batch, shape, flat.device)
         weights = torch.zeros_like(flat).scatter_(1, index[:, None], 1.0)
-    total = weights.sum(1, keepdim=True)
-    if bool((total <= 0).any()):
-        bad = int((total <= 0).nonzero()[0, 0])
-        raise MassError(
-            "the explained outputs do not have a positive sum", where=f"sample {bad}",
-            got=f"{float(total[bad]):.4g}", expected="a positive total to be shared",
-            hint="target=CLASS explains one output; target='softmax' always has a positive total",
-        )  # fmt: skip
-    relevance = weights / total
-    value = flat.gather(1, index[:, None])[:, 0] if index is not None else (relevance * flat).sum(1)
-    if isinstance(target, str | Set) and spread != "softmax":
-        value = weights.sum(1)
-    start = frame.from_samples(relevance.reshape(1, batch, *shape))
-    return Target(start, index, value, spread, prediction)
+        allowed = weights != 0
+        value = flat.gather(1, index[:, None])[:, 0]
+    start = frame.from_samples((weights / _positive(weights)).reshape(1, batch, *shape))
+    spread = None if index is not None else str(target)
+    return Target(start, index, value, spread, prediction, allowed.reshape(batch, *shape))
 
 
 def _spread(target: str, flat: Tensor) -> Tensor:
@@ -61,41 +74,83 @@ def _spread(target: str, flat: Tensor) -> Tensor:
         return flat
     if target == "softmax":
         return torch.softmax(flat, 1)
-    raise QuestionError(f"unknown target {target!r}", expected="a class, None, a set, 'logits' or 'softmax'")
+    near = difflib.get_close_matches(target, SPREADS, n=1)
+    raise QuestionError(
+        f"unknown target {target!r}", expected="a class, one per sample, a tuple, a set of outputs, 'logits' or 'softmax'",
+        hint=f"target={near[0]!r}" if near else "target=None explains each sample's top class",
+    )  # fmt: skip
+
+
+def _positive(weights: Tensor) -> Tensor:
+    """The total of every sample's explained outputs, which must be there to be shared."""
+    total = weights.sum(1, keepdim=True)
+    lost = ~(total > 8 * torch.finfo(weights.dtype).eps * weights.abs().sum(1, keepdim=True))
+    if bool(lost.any()):
+        bad = int(lost.nonzero()[0, 0])
+        raise MassError(
+            "the explained outputs do not have a positive sum", where=f"sample {bad}",
+            got=f"{float(total[bad]):.4g}", expected="a positive total that can be shared",
+            hint="target=CLASS explains one output; target='softmax' always has a positive total",
+        )  # fmt: skip
+    return total
 
 
 def _index(target: Any, batch: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
     """The flat index of the target neuron of every sample."""
-    if isinstance(target, tuple):
-        if len(target) != len(shape):
-            raise QuestionError("the target does not fit the output", got=f"{target}", expected=f"{len(shape)} indices")
-        coordinates = [_axis(t, batch, n, device, negative=k < len(shape) - 1) for k, (t, n) in
-                       enumerate(zip(target, shape, strict=True))]  # fmt: skip
-    elif len(shape) == 1:
-        coordinates = [_axis(target, batch, shape[0], device, negative=False)]
-    elif not shape:
-        raise QuestionError("the output has one number per sample, so there is nothing to choose", got=repr(target),
-                            hint="target=None")  # fmt: skip
-    else:
+    if not shape:
         raise QuestionError(
-            f"the output has {len(shape)} axes per sample", got=f"target={target!r}", expected=f"a tuple for {shape}",
-            hint="target=(position, class)",
+            "the output has one number per sample, so there is nothing to choose", got=f"target={target!r}",
+            hint="target=None",
+        )  # fmt: skip
+    indices = target if isinstance(target, tuple) else (target,)
+    if len(indices) != len(shape):
+        raise QuestionError(
+            f"the target does not fit an output of {len(shape)} {'axes' if len(shape) > 1 else 'axis'} per sample",
+            got=f"target={target!r}", expected=f"{len(shape)} indices, for shape {shape}",
+            hint="target=(-1, token) is a token at the last position" if len(shape) > 1 else
+                 "target=CLASS, or target=[CLASS, ...] with one per sample",
         )  # fmt: skip
     flat = torch.zeros(batch, dtype=torch.long, device=device)
-    for i, n in zip(coordinates, shape, strict=True):
-        flat = flat * n + i
+    for axis, (i, n) in enumerate(zip(indices, shape, strict=True)):
+        last = axis == len(shape) - 1
+        flat = flat * n + _axis(i, batch, n, device, negative=not last)
     return flat
 
 
 def _axis(target: Any, batch: int, size: int, device: torch.device, negative: bool) -> Tensor:
-    values = torch.as_tensor(target)
+    """One index per sample along one axis. A position may count from the end; a class may not."""
+    try:
+        values = torch.as_tensor(target)
+    except (TypeError, ValueError, RuntimeError):
+        raise QuestionError(
+            "a target is a class index", got=f"target={target!r}"[:120],
+            expected="an integer, one per sample, a tuple, a set of outputs, 'logits' or 'softmax'",
+        ) from None  # fmt: skip
     if values.is_floating_point() or values.dtype == torch.bool or values.is_complex():
-        raise QuestionError("a target is a class index", got=f"{values.dtype}", expected="an integer")
+        raise QuestionError(
+            "a target is a class index", got=f"{target!r} ({values.dtype})"[:120], expected="an integer"
+        )
     if values.ndim > 1 or (values.ndim == 1 and len(values) != batch):
-        raise QuestionError("targets and samples do not match", got=f"shape {tuple(values.shape)}",
-                            expected=f"one number, or {batch} of them")  # fmt: skip
+        raise QuestionError(
+            "targets and samples do not match", got=f"targets of shape {tuple(values.shape)}",
+            expected=f"one number, or {batch} of them, one per sample",
+        )  # fmt: skip
     low = -size if negative else 0
-    if bool(((values < low) | (values >= size)).any()):
-        raise QuestionError("target out of range", got=str(values.tolist()), expected=f"{low} to {size - 1}")
+    outside = (values < low) | (values >= size)
+    if bool(outside.any()):
+        sample = "" if values.ndim == 0 else f" (sample {int(outside.nonzero()[0, 0])})"
+        raise QuestionError(
+            "target out of range", got=f"{int(values[outside].flatten()[0])}{sample}",
+            expected=f"an index from {low} to {size - 1}: the output has {size} entries there",
+        )  # fmt: skip
     values = torch.where(values < 0, values + size, values)
-    return values.to(device).expand(batch)
+    return values.long().to(device).expand(batch)
+
+
+def excluded(target: Target, masks: Tensor) -> int | None:
+    """The first sample in which some block ``(K, batch or 1, *output shape)`` lies outside the target; None if none."""
+    batch = target.allowed.shape[0]
+    wide = masks.expand(masks.shape[0], batch, *target.shape).reshape(masks.shape[0], batch, math.prod(target.shape))
+    inside = (wide & target.allowed.reshape(1, batch, -1)).any(2)
+    outside = (wide.any(2) & ~inside).any(0)
+    return int(outside.nonzero()[0, 0]) if bool(outside.any()) else None

@@ -1,36 +1,48 @@
 """Layers, sets and partitions: what a question is made of. They hold no tensors of a network.
 
 Singular is an event, plural is an axis: ``a.channel(3)`` is the set of neurons of channel 3, ``a.channels`` the
-partition of the layer into channels. Both can be written before any measure exists and used with every measure.
+partition of the layer into channels. Both can be written before any measure exists, compared, stored, and used with
+every measure. ``str`` is their short form, ``repr`` the code that makes them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+import html
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
 
 Indices = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
+SYMBOLS = {"and": "&", "or": "|", "xor": "^", "minus": "-"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Layer:
     """One layer by name: the output of a module call, a functional op, an input, a bias, a sink.
 
-    As an argument of ``R(...)`` it is a free variable: every neuron by itself.
+    As an argument of ``R(...)`` it is a free variable: every neuron by itself. ``facts`` is what a measure knows of
+    it; it is shown, and makes no difference otherwise.
 
-    >>> Layer("features.26").channels
+    >>> print(Layer("features.26").channels)
     features.26.channels
     """
 
     name: str
     consumer: str | None = None
     channel_axis: int | None = None
+    facts: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        for name in (self.name, "" if self.consumer is None else self.consumer):
+            if not isinstance(name, str):
+                raise QuestionError("a layer is known by its name", got=repr(name), expected="a text")
 
     @property
     def channels(self) -> Partition:
@@ -44,44 +56,43 @@ class Layer:
 
     def axis(self, *axes: int) -> Partition:
         """The partition along one or more axes of the layer (counted without the sample axis)."""
-        return Partition(self, "axis", axes)
+        return Partition(self, "axis", tuple(_integer(a, "an axis") for a in axes))
 
     def groups(self, labels: Any) -> Partition:
         """The partition given by integer labels of the layer's shape (or a shape that broadcasts to it from the right).
 
         Labels may be shared or one map per sample (then they have all axes); -1 leaves a neuron out.
         """
-        return Partition(self, "groups", (torch.as_tensor(labels),))
+        return Partition(self, "groups", (Fixed.of(labels, "labels"),))
 
     def channel(self, index: Indices) -> Set:
-        """The neurons of a channel, of several, or of one set of channels per sample."""
-        return Set(self, ("part", Partition(self, "channels"), index))
+        """The neurons of a channel, of several (a list), or of one set of channels per sample (a list of lists)."""
+        return Set(self, ("part", self.channels, _read_indices(index)))
 
-    def position(self, index: Indices) -> Set:
-        """The neurons at a position (a flat index, or a tuple with one index per axis), or at several."""
-        return Set(self, ("part", Partition(self, "positions"), index))
+    def position(self, index: Any) -> Set:
+        """The neurons at a position: a flat index, or a tuple with one index per axis; a list of them is their union,
+        a list of lists one set per sample."""
+        return Set(self, ("part", self.positions, _read_indices(index)))
 
     def group(self, labels: Any, index: Indices) -> Set:
-        """The neurons with a label, or with one of several labels."""
-        return Set(self, ("part", self.groups(labels), index))
+        """The neurons with a label, with one of several labels, or with one set of labels per sample."""
+        return Set(self, ("part", self.groups(labels), _read_indices(index)))
 
     def where(self, mask: Any) -> Set:
         """The neurons where a boolean mask holds. It broadcasts from the right; one mask per sample has all axes."""
-        return Set(self, ("where", torch.as_tensor(mask)))
+        return Set(self, ("where", Fixed.of(mask, "a mask")))
 
     @property
     def all(self) -> Set:
         """The whole layer as a set."""
         return Set(self, ("all",))
 
-    @property
-    def none(self) -> Set:
-        """The empty set."""
-        return Set(self, ("not", ("all",)))
-
     def __getitem__(self, index: Any) -> Set:
         """The neurons at an index of the layer without its sample axis: ``a[:, 4:8, 4:8]``."""
-        return Set(self, ("index", index if isinstance(index, tuple) else (index,)))
+        items = index if isinstance(index, tuple) else (index,)
+        return Set(self, ("index", tuple(_read_item(i) for i in items)))
+
+    __iter__ = None  # an index is a set, so counting up would never end
 
     @property
     def input(self) -> Layer:
@@ -95,31 +106,51 @@ class Layer:
 
     def with_channels(self, axis: int) -> Layer:
         """The same layer with another axis (counted without the sample axis) as its channels."""
-        return Layer(self.name, self.consumer, axis)
+        return replace(self, channel_axis=_integer(axis, "an axis"), facts="")
+
+    @property
+    def place(self) -> tuple[str, str | None]:
+        """The tensor or edge that is meant, whatever its channels."""
+        return (self.name, self.consumer)
+
+    def __str__(self) -> str:
+        name = self.name if self.consumer in (None, "skip") else f"{self.name} -> {self.consumer}"
+        name = f"{name}.skip" if self.consumer == "skip" else name
+        return name if self.channel_axis is None else f"{name}.with_channels({self.channel_axis})"
 
     def __repr__(self) -> str:
-        if self.consumer == "skip":
-            return f"{self.name}.skip"
-        return self.name if self.consumer is None else f"{self.name} -> {self.consumer}"
+        if self.name in ("input", "output") and self.consumer is None:
+            name = f"nrm.{self.name}"
+        elif self.consumer in (None, "skip"):
+            name = f"nrm.layer({self.name!r})" + ("" if self.consumer is None else ".skip")
+        else:
+            name = f"nrm.layer({self.name!r}, {self.consumer!r})"
+        return name if self.channel_axis is None else f"{name}.with_channels({self.channel_axis})"
+
+    def _repr_html_(self) -> str:
+        facts = f" <small>{html.escape(self.facts)}</small>" if self.facts else ""
+        return f"<code>{html.escape(str(self))}</code>{facts}"
 
     def __bool__(self) -> NoReturn:
         _no_truth(self)
 
     def __and__(self, other: Any) -> NoReturn:
-        raise QuestionError("a layer is not a set", got=repr(self), hint=f"{self!r}.all, or .channel(i), or [...]")
+        raise QuestionError(
+            "a layer is not a set", got=repr(self), hint=".all is the whole layer, .channel(i) a part of it"
+        )
 
-    __or__ = __xor__ = __sub__ = __and__
+    __or__ = __xor__ = __sub__ = __rand__ = __ror__ = __rxor__ = __rsub__ = __and__
 
     def __invert__(self) -> NoReturn:
-        raise QuestionError("a layer is not a set", got=f"~{self!r}", hint=f"~{self!r}.all is the empty set")
+        raise QuestionError("a layer is not a set", got=f"~{self!r}", hint="~a.channel(3) is the rest of a layer")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, repr=False)
 class Set:
     """A set of neurons of one layer. ``& | ~ ^ -`` are set algebra inside the layer.
 
     >>> a = Layer("conv")
-    >>> a[:, 4:8, 4:8] & ~a.channel(3)
+    >>> print(a[:, 4:8, 4:8] & ~a.channel(3))
     conv[:, 4:8, 4:8] & ~conv.channel(3)
     """
 
@@ -144,13 +175,22 @@ class Set:
     def __bool__(self) -> NoReturn:
         _no_truth(self)
 
+    def __str__(self) -> str:
+        return _show(str, self.layer, self.expression)
+
     def __repr__(self) -> str:
-        return _show(self.layer, self.expression)
+        return _show(repr, self.layer, self.expression)
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(str(self))}</code>"
 
     def _with(self, operator: str, other: Any) -> Set:
         if not isinstance(other, Set):
-            raise QuestionError(f"a set combines with sets only, not with {type(other).__name__}", got=repr(other))
-        if other.layer != self.layer:
+            raise QuestionError(
+                f"a set combines with sets only, not with a {type(other).__name__}", got=repr(other),
+                hint=".all is a whole layer, .where(mask) the set of a mask",
+            )  # fmt: skip
+        if other.layer.place != self.layer.place:
             raise QuestionError(
                 "sets of different layers do not combine by operators",
                 got=f"{self.layer!r} and {other.layer!r}",
@@ -159,69 +199,195 @@ class Set:
         return Set(self.layer, (operator, self.expression, other.expression))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, repr=False)
 class Partition:
     """A layer cut into blocks; as an argument of ``R(...)`` it becomes an axis of the result.
 
-    ``a.channels[7]`` is an event, ``a.channels[[3, 7]]`` an axis of two.
+    ``a.channels[7]`` is an event, ``a.channels[[3, 7]]`` an axis of two, ``a.channels[:8]`` an axis of eight. Where
+    blocks have several axes, they are indexed one by one: ``a.positions[2, 3]``, ``a.positions[4:8, 4:8]``.
     """
 
     layer: Layer
     kind: str = "neurons"
     detail: tuple[Any, ...] = ()
-    chosen: tuple[int, ...] | None = None
+    chosen: tuple[tuple[Any, ...], ...] = ()
 
-    def __getitem__(self, index: Any) -> Set | Partition:
-        if isinstance(index, list | range | slice) or (isinstance(index, Tensor) and index.ndim == 1):
-            if self.chosen is not None:
-                raise QuestionError("these blocks were chosen already", got=repr(self))
-            if isinstance(index, slice):
-                return Partition(self.layer, self.kind, self.detail, ("slice", index.start, index.stop, index.step))  # type: ignore[arg-type]
-            return Partition(self.layer, self.kind, self.detail, tuple(int(i) for i in index))
-        return Set(self.layer, ("part", self, index))
+    def __getitem__(self, index: Any) -> Any:
+        items = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(i, slice) or i is Ellipsis or (isinstance(index, tuple) and _is_many(i)) for i in items):
+            return self._choose(("axes", *(_read_item(i) for i in items)))
+        read = _read_indices(index)
+        if (
+            isinstance(read, tuple)
+            and read[0] == "any"
+            and not any(isinstance(i, tuple) and i[0] == "any" for i in read)
+        ):
+            return self._choose(read)
+        return Set(self.layer, ("part", self, read))
+
+    __iter__ = None
+
+    def _choose(self, choice: tuple[Any, ...]) -> Partition:
+        return replace(self, chosen=(*self.chosen, choice))
 
     def __bool__(self) -> NoReturn:
         _no_truth(self)
 
+    def __str__(self) -> str:
+        return _show_partition(str(self.layer), self)
+
     def __repr__(self) -> str:
-        detail = f"({', '.join(map(str, self.detail))})" if self.kind == "axis" else ""
-        detail = "(labels)" if self.kind == "groups" else detail
-        if self.chosen is not None and self.chosen[0] == "slice":  # type: ignore[comparison-overlap]
-            chosen = f"[{_slice(slice(*self.chosen[1:]))}]"
-        else:
-            chosen = "" if self.chosen is None else str(list(self.chosen))
-        kind = "" if self.kind == "neurons" else f".{self.kind}"
-        return f"{self.layer!r}{kind}{detail}{chosen}"
+        return _show_partition(repr(self.layer), self)
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(str(self))}</code>"
+
+
+class Span(NamedTuple):
+    """A slice that can be compared and hashed."""
+
+    start: int | None
+    stop: int | None
+    step: int | None
+
+    @property
+    def slice(self) -> slice:
+        """The slice itself."""
+        return slice(*self)
+
+    def __str__(self) -> str:
+        text = f"{'' if self.start is None else self.start}:{'' if self.stop is None else self.stop}"
+        return text if self.step is None else f"{text}:{self.step}"
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """A mask, label map or list of indices inside a value: a copy of its own, equal if all its entries are."""
+
+    tensor: Tensor
+
+    @classmethod
+    def of(cls, values: Any, what: str) -> Fixed:
+        """The user's data as it is now; later changes to it change nothing here."""
+        try:
+            return cls(torch.as_tensor(values).detach().clone())
+        except (TypeError, ValueError, RuntimeError):
+            raise QuestionError(f"{what} cannot be read as a tensor", got=repr(values)[:120]) from None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Fixed) or self.tensor.dtype != other.tensor.dtype:
+            return False
+        return torch.equal(self.tensor.cpu(), other.tensor.cpu())
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.tensor.shape), self.tensor.dtype))
+
+    def __str__(self) -> str:
+        if self.tensor.numel() <= 8:
+            return str(self.tensor.tolist())
+        shape = "x".join(map(str, self.tensor.shape))
+        if self.tensor.dtype == torch.bool:
+            return f"<{shape} mask with {int(self.tensor.sum())} of {self.tensor.numel()}>"
+        return f"<{shape} {str(self.tensor.dtype).removeprefix('torch.')}>"
+
+
+# ---- reading what a user writes in brackets --------------------------------------------------------------------------
+
+
+def _integer(value: Any, what: str) -> int:
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise QuestionError(f"{what} is not an integer", got=repr(value)[:80])
+
+
+def _is_many(value: Any) -> bool:
+    return isinstance(value, list | range | set | frozenset) or (
+        isinstance(value, Tensor | np.ndarray) and value.ndim > 0
+    )
+
+
+def _read_indices(index: Any) -> Any:
+    """An int; ``("at", i, j)`` for a tuple; ``("any", ...)`` for a list, whose entries may be lists, one per sample."""
+    if isinstance(index, Tensor | np.ndarray) and index.ndim > 0:
+        if index.dtype in (torch.bool, np.dtype(bool)):
+            index = _true_places(index)
+        index = index.tolist()
+    if isinstance(index, tuple):
+        return ("at", *(_integer(i, "an index") for i in index))
+    if _is_many(index):
+        return ("any", *(_read_indices(i) for i in (index if isinstance(index, list | range) else sorted(index))))
+    return _integer(index, "an index")
+
+
+def _true_places(mask: Any) -> Tensor:
+    if mask.ndim > 1:
+        raise QuestionError("a mask of several axes is not a list of indices", got=f"shape {tuple(mask.shape)}",
+                            hint="a.where(mask)")  # fmt: skip
+    return torch.as_tensor(mask).nonzero()[:, 0]
+
+
+def _read_item(item: Any) -> Any:
+    """One entry of ``a[...]``: an int, a span, an ellipsis, or fixed indices."""
+    if isinstance(item, slice):
+        parts = (item.start, item.stop, item.step)
+        return Span(*(None if p is None else _integer(p, "a bound of a slice") for p in parts))
+    if item is Ellipsis:
+        return item
+    if _is_many(item):
+        return Fixed.of(sorted(item) if isinstance(item, set | frozenset) else item, "an index")
+    return _integer(item, "an index")
+
+
+# ---- showing ---------------------------------------------------------------------------------------------------------
 
 
 def _no_truth(value: Any) -> NoReturn:
     raise QuestionError(
         f"a {type(value).__name__.lower()} has no truth value", got=repr(value),
-        hint="combine with & | ~ instead of and, or, not; ask R(...) for its relevance",
+        hint="combine sets with & | ~ instead of and, or, not; ask R(...) for their relevance",
     )  # fmt: skip
 
 
-def _slice(s: slice) -> str:
-    text = f"{'' if s.start is None else s.start}:{'' if s.stop is None else s.stop}"
-    return text if s.step is None else f"{text}:{s.step}"
+def _show_item(item: Any) -> str:
+    if item is Ellipsis:
+        return "..."
+    if isinstance(item, tuple) and not isinstance(item, Span):
+        inner = ", ".join(map(_show_item, item[1:]))
+        return f"[{inner}]" if item[0] == "any" else f"({inner})"
+    return str(item)
 
 
-def _show(layer: Layer, e: tuple[Any, ...], inner: bool = False) -> str:
+def _show_choice(choice: tuple[Any, ...]) -> str:
+    return f"[{', '.join(map(_show_item, choice[1:]))}]" if choice[0] == "axes" else f"[{_show_item(choice)}]"
+
+
+def _show_partition(layer: str, partition: Partition) -> str:
+    kind = "" if partition.kind == "neurons" else f".{partition.kind}"
+    detail = f"({', '.join(map(str, partition.detail))})" if partition.detail else ""
+    return f"{layer}{kind}{detail}" + "".join(map(_show_choice, partition.chosen))
+
+
+def _show(text: Callable[[Layer], str], layer: Layer, e: tuple[Any, ...], inner: bool = False) -> str:
     kind = e[0]
     if kind == "all":
-        return f"{layer!r}.all"
+        return f"{text(layer)}.all"
     if kind == "where":
-        return f"{layer!r}.where(mask)"
+        return f"{text(layer)}.where({e[1]})"
     if kind == "index":
-        shown = ", ".join(_slice(i) if isinstance(i, slice) else "..." if i is Ellipsis else str(i) for i in e[1])
-        return f"{layer!r}[{shown}]"
+        return f"{text(layer)}[{', '.join(map(_show_item, e[1]))}]"
     if kind == "part":
-        partition, index = e[1], e[2]
-        if partition.kind in ("channels", "positions") and partition.chosen is None:
-            return f"{layer!r}.{partition.kind[:-1]}({index})"
-        return f"{partition!r}[{index}]"
+        return _show_block(text, e[1], e[2])
     if kind == "not":
-        return f"~{_show(layer, e[1], True)}"
-    symbol = {"and": "&", "or": "|", "xor": "^", "minus": "-"}[kind]
-    text = f"{_show(layer, e[1], True)} {symbol} {_show(layer, e[2], True)}"
-    return f"({text})" if inner else text
+        return f"~{_show(text, layer, e[1], True)}"
+    both = f"{_show(text, layer, e[1], True)} {SYMBOLS[kind]} {_show(text, layer, e[2], True)}"
+    return f"({both})" if inner else both
+
+
+def _show_block(text: Callable[[Layer], str], partition: Partition, index: Any) -> str:
+    if partition.kind in ("channels", "positions") and not partition.chosen:
+        return f"{text(partition.layer)}.{partition.kind[:-1]}({_show_item(index)})"
+    at = ", ".join(map(str, index[1:])) if isinstance(index, tuple) and index[0] == "at" else _show_item(index)
+    return f"{_show_partition(text(partition.layer), partition)}[{at}]"

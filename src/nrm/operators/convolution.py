@@ -50,7 +50,14 @@ class Convolution(LinearMap):
     def _geometry(self) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
         space = self.weight.ndim - 2
         output_padding = list(self.output_padding) or [0] * space
-        return (list(self.stride), list(self.padding), list(self.dilation), self.transposed, output_padding, self.groups)
+        return (
+            list(self.stride),
+            list(self.padding),
+            list(self.dilation),
+            self.transposed,
+            output_padding,
+            self.groups,
+        )
 
     def _with(self, weight: Tensor) -> Convolution:
         return Convolution(

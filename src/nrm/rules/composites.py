@@ -178,4 +178,3 @@ def reads_input(tape: Tape) -> set[int]:
         elif isinstance(node.op, Combine) and (not node.op.joins or len(node.op.terms) == 1):
             close.add(node.index)
     return {i for i in first if getattr(tape.nodes[i].op, "kind", "") in ("conv", "linear")}
-

@@ -155,5 +155,3 @@ def _same(what: str, left: Tensor, right: Tensor, tolerance: float) -> None:
 
 def _size(t: Tensor) -> float:
     return max(1.0, float(t.abs().max())) if t.numel() else 1.0
-
-
