@@ -1,4 +1,4 @@
-"""Networks for benchmarks, in the layout of torchvision, with random weights (time and memory do not depend on them)."""
+"""Networks for benchmarks in torchvision's layout, with random weights: time and memory do not depend on them."""
 
 from __future__ import annotations
 

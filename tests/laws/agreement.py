@@ -50,6 +50,11 @@ class Both:
         return list(self.twins[0].shapes)
 
     @property
+    def inner(self) -> list[str]:
+        """All but the output: a set of outputs that the target excludes is an error, not 0."""
+        return [name for name in self.tensors if name != self.twins[0].net.output]
+
+    @property
     def edges(self) -> list[tuple[str, str]]:
         """Every copy of a tensor on its way to a consumer that some walk takes; biases and sinks are no tensors."""
         pairs = {
@@ -148,7 +153,7 @@ def visited(data: st.DataObject, both: Both, sites: Sequence[Site], count: int) 
     found = [walk for walk, _ in both.walks[0]]
     if found and data.draw(st.integers(0, 3)):
         walk = data.draw(st.sampled_from(found))
-        sites = [site for site in sites if brute.position(walk, site) is not None]
+        sites = [site for site in sites if brute.position(walk, site) is not None] or sites
     return data.draw(st.lists(st.sampled_from(list(sites)), min_size=1, max_size=count))
 
 

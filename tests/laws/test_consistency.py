@@ -36,7 +36,7 @@ def test_the_heat_map_of_an_interaction_sums_to_it(kind: str, data: st.DataObjec
     it = drawn(data, kind, batch=2)
     sets = []
     for _ in range(data.draw(st.integers(1, 2))):
-        name = data.draw(st.sampled_from(it.tensors))
+        name = data.draw(st.sampled_from(it.inner))
         sets.append(it.R[name].where(data.draw(masks(it.shape(name)))))
     maps = [it.R(part, *sets).flatten(1).sum(1) for part in it.R.inputs]
     it.close(sum(maps), it.R(*sets))
@@ -48,7 +48,7 @@ def test_the_heat_map_of_an_interaction_sums_to_it(kind: str, data: st.DataObjec
 def test_tables_pair_by_pair_and_from_the_other_side(kind: str, data: st.DataObject) -> None:
     """The one-shot table, each of its entries asked alone, and the table asked the other way round."""
     it = drawn(data, kind)
-    names = data.draw(st.lists(st.sampled_from(it.tensors), min_size=2, max_size=2, unique=True))
+    names = data.draw(st.lists(st.sampled_from(it.inner), min_size=2, max_size=2, unique=True))
     a, b = (it.R[name] for name in names)
     na, nb = (math.prod(it.shape(name)) for name in names)
     table = it.R(a, b).reshape(na, nb)

@@ -108,7 +108,7 @@ def test_it_fails_with_ignored_biases_and_with_other_rules() -> None:
     truth = contribution(model, x, sets, 0)
 
     def error(**how: object) -> float:
-        R = nrm.measure(model, x, target=0, dtype=torch.float64, **how)
+        R = nrm.measure(model, x, target=0, dtype=torch.float64, zero="uniform", **how)
         relevance = R(*(R[name].where(mask) for name, mask in sets.items()))
         return float((model(x)[:, 0].detach() * relevance - truth).abs())
 

@@ -31,7 +31,7 @@ def linears(case: Case) -> list[tuple[str, nn.Linear]]:
 def test_markov(kind: str, data: st.DataObject) -> None:
     """R(below | here, above) = R(below | here): what lies above a neuron says nothing more about what lies below."""
     it = drawn(data, kind, rules=st.sampled_from(["zplus", "wsquare", "flat"]).map(Rules))
-    names = sorted(data.draw(st.sets(st.integers(0, len(it.tensors) - 1), min_size=3, max_size=3)))
+    names = sorted(data.draw(st.sets(st.integers(0, len(it.inner) - 1), min_size=3, max_size=3)))
     below, here, above = (it.R[it.tensors[k]] for k in names)
     n = data.draw(st.integers(0, it.R(here).numel() - 1))
     m = data.draw(st.integers(0, it.R(above).numel() - 1))

@@ -72,7 +72,7 @@ def test_conservation_at_every_neuron(kind: str, data: st.DataObject) -> None:
 def test_sets_of_one_layer(kind: str, data: st.DataObject) -> None:
     """The empty set, the complement, the addition of two and of three sets."""
     it = drawn(data, kind, batch=2)
-    a = it.R[data.draw(st.sampled_from(it.tensors))]
+    a = it.R[data.draw(st.sampled_from(it.inner))]
     x, y, z = (a.where(data.draw(masks(it.shape(a.name)))) for _ in "xyz")
     R = it.R
     assert not R(a.where(torch.zeros(it.shape(a.name), dtype=torch.bool))).any()
@@ -93,7 +93,7 @@ def test_sets_of_one_layer(kind: str, data: st.DataObject) -> None:
 def test_complementary_law(kind: str, data: st.DataObject) -> None:
     """On a proper network every tensor is a cut, and R(S) = 1 - R(~S) as in the paper."""
     it = drawn(data, kind, bias="ignore", zero="uniform")
-    a = it.R[data.draw(st.sampled_from(it.tensors))]
+    a = it.R[data.draw(st.sampled_from(it.inner))]
     x = a.where(data.draw(masks(it.shape(a.name))))
     it.close(it.R(x), 1 - it.R(~x))
 
@@ -103,7 +103,7 @@ def test_complementary_law(kind: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_multiplication_chain_rule_and_bayes(kind: str, data: st.DataObject) -> None:
     it = drawn(data, kind, rules=unsigned)
-    names = [data.draw(st.sampled_from(it.tensors)) for _ in "abc"]
+    names = [data.draw(st.sampled_from(it.inner)) for _ in "abc"]
     a, b, c = (it.R[name].where(data.draw(masks(it.shape(name)))) for name in names)
     R = it.R
     if (R(b) > 1e-6).all():
@@ -121,7 +121,7 @@ def test_multiplication_chain_rule_and_bayes(kind: str, data: st.DataObject) -> 
 @given(data=st.data(), kind=st.sampled_from(sorted(KINDS)))
 def test_conditioning_on_nothing_is_zero(kind: str, data: st.DataObject) -> None:
     it = drawn(data, kind)
-    a, b = (it.R[data.draw(st.sampled_from(it.tensors))] for _ in "ab")
+    a, b = (it.R[data.draw(st.sampled_from(it.inner))] for _ in "ab")
     nothing = b.where(torch.zeros(it.shape(b.name), dtype=torch.bool))
     assert not it.R(a, given=nothing).any()
 

@@ -20,6 +20,11 @@ import nrm
 pytestmark = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
 # --- subjects ---
 
 
@@ -199,19 +204,25 @@ def process_state() -> dict[str, object]:
 
 @contextmanager
 def no_trace(model: nn.Module, x: Tensor) -> Iterator[None]:
+    """Compares everything before and after, and names all that differs."""
     nrm.measure(nn.Sequential(nn.Linear(1, 1)), torch.ones(1, 1))  # lazy imports of torch are not our trace
-    before, contents, process, given = model_state(model), values(model, x), process_state(), tensor_state(x)
-    version = dict(x.__dict__)
+
+    def everything() -> dict[str, object]:
+        return model_state(model) | process_state() | {"input": tensor_state(x), "attributes": dict(x.__dict__)}
+
+    before, contents = everything(), values(model, x)
     yield
-    after = process_state()
-    for what in process:
-        assert after[what] == process[what], what
-    now = model_state(model)
-    for what in before:
-        assert now[what] == before[what], what
-    assert tensor_state(x) == given
-    assert x.__dict__ == version
-    assert all(torch.equal(a, b) for a, b in zip(contents, values(model, x), strict=True))
+    after = everything()
+    changed = {what: _difference(before[what], after[what]) for what in before if before[what] != after[what]}
+    if not all(torch.equal(a, b) for a, b in zip(contents, values(model, x), strict=True)):
+        changed["values"] = "of a parameter, buffer, gradient or input"
+    assert not changed
+
+
+def _difference(old: object, new: object) -> object:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {k: _difference(old.get(k), new.get(k)) for k in old | new if old.get(k) != new.get(k)}
+    return f"{old!r:.60} -> {new!r:.60}"
 
 
 def explain(model: nn.Module, x: Tensor, **how: object) -> None:
@@ -219,7 +230,7 @@ def explain(model: nn.Module, x: Tensor, **how: object) -> None:
     R = nrm.measure(model, x, **how)
     R(R.input)
     R(R.input, R.output)
-    R(R.input, given=R.output)
+    R(R.input, given=R.input.all)
     list(R.layers)
     repr(R)
 

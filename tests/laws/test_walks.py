@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import nrm
 import pytest
 import torch
 from hypothesis import assume, given
@@ -35,10 +36,10 @@ def test_any_question(kind: str, data: st.DataObject) -> None:
     sites = visited(data, it, [*it.tensors, *it.edges], 4)
     arguments, variables, events = [], [], []
     for site in sites:
-        if len(variables) < 2 and data.draw(st.booleans()):
+        if len(variables) < 2 and (site == it.twins[0].net.output or data.draw(st.booleans())):
             arguments.append(it.layer(site))
             variables.append(site)
-        else:
+        elif site != it.twins[0].net.output:
             mask = data.draw(masks(it.shape(site)))
             arguments.append(it.layer(site).where(mask))
             events.append((site, mask))
@@ -51,7 +52,7 @@ def test_any_question(kind: str, data: st.DataObject) -> None:
 def test_conditionals(kind: str, data: st.DataObject) -> None:
     """R(A | B) = R(A, B) / R(B): sets and variables on both sides; the axes of the condition come last."""
     it = drawn(data, kind)
-    sites = visited(data, it, it.tensors, 3)
+    sites = visited(data, it, it.inner, 3)
     sets = [(site, data.draw(masks(it.shape(site)))) for site in sites]
     free = data.draw(st.sampled_from(it.tensors))
     joint, whole = it.truth([free], sets), it.truth([], sets)
@@ -70,7 +71,7 @@ def test_conditionals(kind: str, data: st.DataObject) -> None:
 def test_conditional_tables(kind: str, data: st.DataObject) -> None:
     """A variable as the condition: one distribution per neuron, 0 where that neuron has no relevance."""
     it = drawn(data, kind, rules=st.sampled_from(["zplus", "wsquare"]).map(Rules))  # no cancellation
-    a, b = (data.draw(st.sampled_from(it.tensors)) for _ in "ab")
+    a, b = data.draw(st.sampled_from(it.tensors)), data.draw(st.sampled_from(it.inner))
     joint, whole = it.truth([a, b]), it.truth([b])
     for_each = whole.reshape(1, *[1] * len(it.shape(a)), *it.shape(b))
     expected = torch.where(for_each == 0, 0.0, joint / torch.where(for_each == 0, 1.0, for_each))
@@ -121,8 +122,9 @@ def test_parallel_tensors_never_meet(kind: str, data: st.DataObject) -> None:
 def test_a_rule_per_layer(kind: str, data: st.DataObject) -> None:
     """A mapping from layer names to rules: first match wins, the rest follows the pattern `*`."""
 
+    names = {"chain": ["lin0", "lin1"], "normed": ["lin0"], "residual": ["lin1", "lin2", "head"], "conv1d": ["conv1"]}[kind]
+
     def mixed(everywhere: str) -> st.SearchStrategy[Rules]:
-        names = ["lin0", "lin1", "conv1", "head"]
         return st.dictionaries(st.sampled_from(names), st.sampled_from(sorted(RULES)), min_size=1).map(
             lambda layers: Rules(everywhere, layers)
         )
@@ -130,6 +132,19 @@ def test_a_rule_per_layer(kind: str, data: st.DataObject) -> None:
     it = drawn(data, kind, rules=st.sampled_from(sorted(RULES)).flatmap(mixed))
     for site in it.tensors:
         it.close(it.R(it.layer(site)), it.truth([site]))
+
+
+@law
+@given(data=st.data(), kind=st.sampled_from(sorted(KINDS)))
+def test_asking_for_an_excluded_output_is_an_error(kind: str, data: st.DataObject) -> None:
+    """It would be 0, and 0 would be read as a finding."""
+    it = drawn(data, kind)
+    chosen = it.twins[0].net.relevance.bool()
+    output = it.R[it.twins[0].net.output]
+    it.close(it.R(output.where(chosen)), 1.0)
+    if not chosen.all():
+        with pytest.raises(nrm.QuestionError):
+            it.R(output.where(~chosen))
 
 
 @pytest.mark.parametrize("spread", ["logits", "softmax"])

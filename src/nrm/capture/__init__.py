@@ -1,9 +1,10 @@
 """From a model and its real inputs to a tape of ops on our own graph; the model is never touched again."""
 
 from nrm.capture.capture import capture, own_output
+from nrm.capture.guard import plain_execution
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Term, Unknown
-from nrm.capture.register import register
 from nrm.capture.recorder import tensors_in
+from nrm.capture.register import register
 from nrm.capture.tape import Node, Tape, unknown_layer
 
 __all__ = [
@@ -20,7 +21,8 @@ __all__ = [
     "Unknown",
     "capture",
     "own_output",
-    "tensors_in",
+    "plain_execution",
     "register",
+    "tensors_in",
     "unknown_layer",
 ]

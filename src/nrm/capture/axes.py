@@ -1,4 +1,4 @@
-"""Which axis holds the samples and which the channels, followed through every op."""
+"""Which axis of a tensor holds its channels, and where an axis goes through data movement."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Unknown
+from nrm.capture.ops import Combine, Linear, Multiply, Op, Select
 from nrm.operators import Convolution, Expand, LinearMap, Permute, Place, Reduce, Reshape, Slice
 
 
@@ -67,26 +66,6 @@ def _after_reduction(move: Reduce, axis: int) -> int:
     return axis - sum(1 for d in move.dims if d < axis)
 
 
-def sample_axis(op: Op, samples: list[int | None]) -> int | None:
-    """The sample axis of an op's result, from those of its inputs."""
-    if isinstance(op, Linear):
-        if isinstance(op.map, Reduce):
-            return through(op.map, samples[0])
-        return samples[0]
-    if isinstance(op, Combine):
-        found = [through(term.move, axis) for term, axis in zip(op.terms, samples, strict=True)]
-        return next((axis for axis in found if axis is not None), None)
-    if isinstance(op, Multiply):
-        found = [through(move, axis) for move, axis in zip(op.moves, samples, strict=True)]
-        return next((axis for axis in found if axis is not None), None)
-    if isinstance(op, Select):
-        return through(op.reduce, samples[0])
-    if isinstance(op, Pointwise | Unknown):
-        return samples[0] if samples else None
-    assert isinstance(op, Source)
-    return None
-
-
 def channel_axis(op: Op, channels: list[int | None], shape: torch.Size, sample: int | None) -> int | None:
     """The channel axis of an op's result: 1 after convolutions and pooling, the last after dense layers and norms."""
     last = len(shape) - 1 if len(shape) > (sample is not None) else None
@@ -111,13 +90,3 @@ def channel_axis(op: Op, channels: list[int | None], shape: torch.Size, sample: 
         moved = channels
     kept = next((axis for axis in moved if axis is not None and axis != sample), None)
     return kept if kept is not None and kept <= last else (last if last != sample else None)
-
-
-def owners(op: Combine, values: list[Tensor]) -> Tensor | None:
-    """The sample of every entry after a movement that does not keep the sample axis, from those of the inputs."""
-    total = None
-    for term, value in zip(op.terms, values, strict=True):
-        flat = value.to(torch.float64)[None]
-        moved = flat if term.move is None else term.move.apply(flat)
-        total = moved if total is None else total + moved
-    return None if total is None else total[0].round().long()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from nrm.capture.guard import plain_execution, untouched, watched_modules
-from nrm.capture.ops import Source
+from nrm.capture.ops import Source, Unknown
 from nrm.capture.recorder import Recorder, tensors_in
 from nrm.capture.tape import Tape
-from nrm.capture.vocabulary import VOCABULARY
+from nrm.capture.vocabulary import COMPOSED, VOCABULARY
 from nrm.errors import CaptureError
 
 Output = str | int | Callable[[Any], Tensor] | None
@@ -23,29 +25,31 @@ def capture(
 ) -> Tape:
     """Runs the model once on its inputs and returns the tape of that pass."""
     model = unwrap(model)
+    check_options(batch_dim, dtype)
     check_model(model)
     args, kwargs = split_inputs(inputs)
     given = list(tensors_in((args, kwargs)))
     check_inputs(given, model, batch_dim)
     dtype = dtype or working_dtype(model, given)
-    recorder = Recorder(model, dtype, VOCABULARY)
+    batch = 1 if batch_dim is None else given[0].shape[batch_dim]
+    exact = precisions(model, given) == {dtype}
+    recorder = Recorder(model, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact)
     with untouched(model), plain_execution():
         args, kwargs = _own(args, dtype), _own(kwargs, dtype)
-        names = list(_input_names(args, kwargs))
-        batch = 1 if batch_dim is None else names[0][1].shape[batch_dim]
-        recorder.samples = batch
-        for name, tensor in names:
+        for name, tensor in _input_names(args, kwargs):
             has_samples = batch_dim is not None and tensor.ndim > batch_dim and tensor.shape[batch_dim] == batch
             recorder.add_input(tensor, name, batch_dim if has_samples else None)
+        before = torch.get_rng_state()
         try:
             with watched_modules(recorder), recorder:
                 result = _choose(model(*args, **kwargs), output)
         finally:
-            recorder.restore()
+            recorder.memory.restore()
+        _check_random(recorder, model, before)
     return _finish(recorder, model, result, batch, dtype)
 
 
-def unwrap(model: nn.Module) -> nn.Module:
+def unwrap(model: Any) -> Any:
     """The user's own module inside ``torch.compile`` and data-parallel wrappers."""
     while True:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -73,8 +77,20 @@ def own_output(model: nn.Module, inputs: Any, output: Output = None) -> Tensor:
 
 def working_dtype(model: nn.Module, given: list[Tensor]) -> torch.dtype:
     """The precision of the measure: the highest among weights and inputs, and never below float32."""
-    kinds = {p.dtype for p in [*model.parameters(), *model.buffers(), *given] if p.is_floating_point()}
-    return torch.float64 if torch.float64 in kinds else torch.float32
+    return torch.float64 if torch.float64 in precisions(model, given) else torch.float32
+
+
+def precisions(model: nn.Module, given: list[Tensor]) -> set[torch.dtype]:
+    """The float types among weights and inputs."""
+    return {p.dtype for p in [*model.parameters(), *model.buffers(), *given] if p.is_floating_point()}
+
+
+def check_options(batch_dim: int | None, dtype: torch.dtype | None) -> None:
+    """Refuses options without a meaning."""
+    if dtype not in (None, torch.float32, torch.float64):
+        raise CaptureError("not a precision for relevance", got=f"{dtype}", expected="torch.float32 or torch.float64")
+    if batch_dim is not None and (type(batch_dim) is not int or batch_dim < 0):
+        raise CaptureError("not a sample axis", got=f"batch_dim={batch_dim!r}", expected="0, 1, ... or None")
 
 
 def check_model(model: Any) -> None:
@@ -87,6 +103,8 @@ def check_model(model: Any) -> None:
             raise CaptureError(
                 "scripted modules cannot be recorded", where=where, hint="pass the Python module it was made from"
             )
+        if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized")):
+            raise CaptureError("quantized modules are not supported", where=where, hint="explain the float model")
         random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
         if module.training and (random or isinstance(module, nn.modules.batchnorm._NormBase)):
             raise CaptureError(
@@ -96,9 +114,22 @@ def check_model(model: Any) -> None:
     for name, p in [*model.named_parameters(), *model.named_buffers()]:
         if p.is_meta:
             raise CaptureError("a weight has no data (meta device)", where=name, hint="load the weights first")
-        if p.is_quantized or p.is_sparse or p.is_complex():
-            kind = "quantized" if p.is_quantized else "sparse" if p.is_sparse else "complex"
+        kind = _foreign(p)
+        if kind:
             raise CaptureError(f"{kind} weights are not supported", where=name, expected="dense real weights")
+
+
+def _foreign(t: Tensor) -> str | None:
+    """What is not a plain dense real tensor is, in a word."""
+    if t.is_meta:
+        return "meta"
+    if t.is_quantized:
+        return "quantized"
+    if t.is_nested:
+        return "nested"
+    if t.layout is not torch.strided:
+        return "sparse"
+    return "complex" if t.is_complex() else None
 
 
 def check_inputs(given: list[Tensor], model: nn.Module, batch_dim: int | None) -> None:
@@ -109,8 +140,8 @@ def check_inputs(given: list[Tensor], model: nn.Module, batch_dim: int | None) -
         )
     home = next((p.device for p in model.parameters()), None)
     for t in given:
-        if t.is_meta or t.is_sparse or t.is_quantized or t.is_complex():
-            kind = "meta" if t.is_meta else "sparse" if t.is_sparse else "quantized" if t.is_quantized else "complex"
+        kind = _foreign(t)
+        if kind:
             raise CaptureError(f"{kind} inputs are not supported", expected="a dense real tensor")
         if home is not None and t.device != home and t.ndim > 0:
             raise CaptureError(
@@ -141,14 +172,19 @@ def split_inputs(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _own(value: Any, dtype: torch.dtype) -> Any:
     """Copies of the tensors, so that a model which writes into its input does not write into the user's."""
     if isinstance(value, Tensor):
-        copy = value.detach().clone()
-        return copy.to(dtype) if copy.is_floating_point() else copy
+        mine = value.detach().clone()
+        return mine.to(dtype) if mine.is_floating_point() else mine
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_own(v, dtype) for v in value))
     if isinstance(value, list | tuple):
         return type(value)(_own(v, dtype) for v in value)
     if isinstance(value, dict):
         return {k: _own(v, dtype) for k, v in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        twin = copy.copy(value)
+        for name in [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]:
+            object.__setattr__(twin, name, _own(getattr(value, name), dtype))
+        return twin
     return value
 
 
@@ -162,15 +198,11 @@ def _input_names(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tupl
 
 
 def _choose(result: Any, output: Output) -> Tensor:
+    chosen: Any
     if callable(output):
         chosen = output(result)
     elif output is not None:
-        try:
-            chosen = result[output]
-        except (KeyError, IndexError, TypeError) as error:
-            raise CaptureError(
-                f"the model's output has no {output!r}", got=_describe(result), hint="output=lambda o: ..."
-            ) from error
+        chosen = _by_key(result, output)
     elif isinstance(result, Tensor):
         chosen = result
     elif isinstance(getattr(result, "logits", None), Tensor):
@@ -188,6 +220,19 @@ def _choose(result: Any, output: Output) -> Tensor:
     return chosen
 
 
+def _by_key(result: Any, key: str | int) -> Any:
+    try:
+        if isinstance(result, Tensor):
+            raise TypeError("one tensor has no keys")
+        if isinstance(key, str) and not isinstance(result, Mapping) and hasattr(result, key):
+            return getattr(result, key)
+        return result[key]
+    except (KeyError, IndexError, TypeError) as error:
+        raise CaptureError(
+            f"the model's output has no {key!r}", got=_describe(result), hint="output=lambda o: ..."
+        ) from error
+
+
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"tensor {tuple(value.shape)} of {value.dtype}"
@@ -195,7 +240,23 @@ def _describe(value: Any) -> str:
         return "{" + ", ".join(f"{k!r}: {_describe(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "(" + ", ".join(map(_describe, value)) + ")"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value))
+        return f"{type(value).__name__}({', '.join(f'{k}={_describe(v)}' for k, v in fields)})"
     return type(value).__name__
+
+
+def _check_random(recorder: Recorder, model: nn.Module, before: Tensor) -> None:
+    """A forward pass that draws random numbers explains one draw only; in training mode that is an accident."""
+    if torch.equal(before, torch.get_rng_state()):
+        return
+    training = next((path or "the model" for path, m in model.named_modules() if m.training), None)
+    if training is not None:
+        raise CaptureError(
+            "the model is in training mode and draws random numbers, so that it has no fixed prediction",
+            where=training, got="training=True", expected="eval mode", hint="model.eval()",
+        )  # fmt: skip
+    recorder.notes.append("the forward pass draws random numbers: this is the measure of one draw")
 
 
 def _finish(recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dtype: torch.dtype) -> Tape:
@@ -208,7 +269,7 @@ def _finish(recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dt
     if not recorder.tracked(result):
         raise CaptureError(
             "the output does not depend on the input through torch calls",
-            expected="no numpy round trip, .item(), .data or scripted code on the way",
+            expected="no numpy round trip, .item() or scripted code on the way",
         )
     _number_names(recorder)
     output = recorder.node(result).index
@@ -221,7 +282,27 @@ def _finish(recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dt
         tuple(dict.fromkeys(recorder.notes)),
     )  # fmt: skip
     _check_finite(tape)
+    _check_samples(tape)
     return tape
+
+
+def _check_samples(tape: Tape) -> None:
+    """Each sample has its own measure, so samples must not meet on the way to the output (a closed gate may)."""
+    if tape.batch == 1:
+        return
+    seen = {tape.output}
+    for node in reversed(tape.nodes[: tape.output + 1]):
+        if node.index not in seen or isinstance(node.op, Unknown):
+            continue
+        seen.update(node.inputs)
+        nobody = node.sample is None and node.owner is None and node.index == tape.output
+        if nobody or (node.owner is not None and bool((node.owner < 0).any())):
+            raise CaptureError(
+                "samples of the batch are mixed", where=f"layer {node.name!r}",
+                got=f"a tensor of shape {tuple(node.shape)} whose entries depend on several of {tape.batch} samples",
+                expected="samples that do not depend on each other",
+                hint="batch_dim=None explains the whole call as one sample; or another batch_dim, or a batch of one",
+            )  # fmt: skip
 
 
 def _number_names(recorder: Recorder) -> None:

@@ -52,7 +52,7 @@ def watched_modules(recorder: Recorder) -> Iterator[None]:
     """Tells the recorder when modules begin and end, by hooks that belong to no module."""
     before = hooks.register_module_forward_pre_hook(recorder.enter_module)
     try:
-        after = hooks.register_module_forward_hook(recorder.leave_module)
+        after = hooks.register_module_forward_hook(recorder.leave_module, with_kwargs=True, always_call=True)
         try:
             yield
         finally:
@@ -94,7 +94,7 @@ def _random_states() -> dict[str, Any]:
     states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if "numpy" in sys.modules:
         states["numpy"] = sys.modules["numpy"].random.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = torch.cuda.get_rng_state_all()
     return states
 

@@ -89,7 +89,7 @@ class Select:
 
 @dataclass(frozen=True, eq=False)
 class Multiply:
-    """A product of tensors that all carry relevance; ``moves`` broadcasts each factor, ``quotient`` divides by the last."""
+    """A product of tensors that carry relevance; ``moves`` broadcasts each factor, ``quotient`` divides by the last."""
 
     moves: tuple[LinearMap | None, ...]
     quotient: bool = False

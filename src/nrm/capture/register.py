@@ -39,9 +39,9 @@ READINGS: dict[str, Callable[..., Steps]] = {
 def register(function: str | Callable[..., Any], reading: str | Callable[..., Steps]) -> None:
     """Tells how a torch function is read: what its call means for relevance.
 
-    ``reading`` is ``"activation"`` (elementwise: relevance goes to the same position), ``"move"`` (every output entry is
-    a copy of an input entry; found by probing), ``"linear"`` (linear in its first argument), or a builder that gets the
-    call and its arguments and returns its steps. ``nrm.testing.check_op`` tests the result.
+    ``reading`` is ``"activation"`` (elementwise: relevance goes to the same position), ``"move"`` (every output entry
+    is a copy of an input entry; found by probing), ``"linear"`` (linear in its first argument), or a builder that gets
+    the call and its arguments and returns its steps. ``nrm.testing.check_op`` tests the result.
 
     >>> register("sinc", "activation")
     """

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import html
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nrm.capture import Select
 from nrm.errors import MassError, NrmError, NrmWarning, PrecisionError
 from nrm.measure.layers import sample_sums
 from nrm.measure.sweep import Base, base_sweep
@@ -36,13 +36,14 @@ class Check:
     variation: dict[str, tuple[float, ...]]
     negative: tuple[int, float]
     zero: tuple[int, float]
+    ties: tuple[int, int]
     precision: tuple[float, ...]
     measured: bool
-    moved: float | None
+    moved: tuple[float, ...] | None
     value: tuple[float, ...]
     notes: tuple[str, ...] = ()
     errors: tuple[tuple[int, str], ...] = ()
-    cautions: tuple[str, ...] = field(default=())
+    cautions: tuple[tuple[int | None, str], ...] = ()
 
     @property
     def ok(self) -> tuple[bool, ...]:
@@ -61,7 +62,7 @@ class Check:
         if self.errors:
             return "Do not use these numbers. " + " ".join(dict.fromkeys(text for _, text in self.errors))
         if self.cautions:
-            return "Usable with care. " + " ".join(self.cautions)
+            return "Usable with care. " + " ".join(dict.fromkeys(text for _, text in self.cautions))
         scope = "measured" if self.measured else "light check"
         return f"The numbers can be trusted ({scope}): mass holds, no leak, precision lost {max(self.precision):.1g}."
 
@@ -74,8 +75,22 @@ class Check:
                 "the relevances of this measure cannot be trusted", where=f"sample {sample}", got=text,
                 hint="R.check(strict=False) shows the details; dtype=torch.float64, bias='input' or other rules help",
             )  # fmt: skip
-        for text in self.cautions:
+        for text in dict.fromkeys(text for _, text in self.cautions):
             warnings.warn(text, NrmWarning, stacklevel=stacklevel + 1)
+
+    def sample(self, i: int) -> Check:
+        """The certificate of one sample. Counts of columns and ties stay those of the batch."""
+
+        def only(values: tuple[float, ...]) -> tuple[float, ...]:
+            return values[i : i + 1]
+
+        return replace(
+            self, mass=only(self.mass), sinks={k: only(v) for k, v in self.sinks.items()}, biases=only(self.biases),
+            offsets=only(self.offsets), variation={k: only(v) for k, v in self.variation.items()},
+            precision=only(self.precision), moved=None if self.moved is None else only(self.moved),
+            value=only(self.value), errors=tuple((0, text) for s, text in self.errors if s == i),
+            cautions=tuple((None if s is None else 0, text) for s, text in self.cautions if s in (None, i)),
+        )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """The certificate as plain data."""
@@ -84,7 +99,8 @@ class Check:
             "sinks": {k: list(v) for k, v in self.sinks.items()}, "biases": list(self.biases),
             "offsets": list(self.offsets), "variation": {k: list(v) for k, v in self.variation.items()},
             "negative_columns": list(self.negative), "zero_columns": list(self.zero),
-            "precision": list(self.precision), "measured": self.measured, "moved": self.moved,
+            "precision": list(self.precision), "measured": self.measured,
+            "moved": None if self.moved is None else list(self.moved), "ties": list(self.ties),
             "value": list(self.value), "notes": list(self.notes),
         }  # fmt: skip
 
@@ -92,59 +108,100 @@ class Check:
         return "\n".join(f"{name:<22} {text}" for name, text in self._rows())
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(t)}</td></tr>" for n, t in self._rows())
-        return f"<table>{rows}</table>"
+        left = "style='text-align:left'"
+        rows = "".join(
+            f"<tr><th {left}>{html.escape(n)}</th><td {left}>{html.escape(t)}</td></tr>" for n, t in self._rows()
+        )
+        return f"<table><caption>certificate</caption><tbody>{rows}</tbody></table>"
 
     def _rows(self) -> list[tuple[str, str]]:
-        worst = max(self.variation, key=lambda k: max(self.variation[k]), default=None)
-        rows = [
-            ("verdict", self.verdict),
+        rows = [("verdict", self.verdict)]
+        if len(self.ok) > 1:
+            bad = [i for i, ok in enumerate(self.ok) if not ok]
+            not_these = f", not {_few(bad)}" if bad else ""
+            rows.append(("samples", f"{len(self.ok) - len(bad)} of {len(self.ok)} usable{not_these}"))
+        cut = "not measured" if self.cut_error is None else f"{self.cut_error:.2g} at {self.worst_cut}"
+        sinks = "".join(f"; {name}: {_few(mass)}" for name, mass in list(self.sinks.items())[:4])
+        rows += [
             ("mass of the input cut", _few(self.mass)),
-            (
-                "largest cut error",
-                "not measured" if self.cut_error is None else f"{self.cut_error:.2g} at {self.worst_cut}",
-            ),
-            ("mass in sinks", _few(self.sink) + ("" if not self.sinks else f" ({', '.join(list(self.sinks)[:4])})")),
+            ("largest cut error", cut),
+            ("mass in sinks", _few(self.sink) + sinks),
             ("mass in biases", _few(self.biases)),
             ("mass in offsets", _few(self.offsets)),
-            ("total variation", "-" if worst is None else f"{_few(self.variation[worst])} at {worst}"),
-            ("negative columns", f"{self.negative[0]} reached, {self.negative[1]:.2%} of the weight"),
-            ("zero columns", f"{self.zero[0]} reached, {self.zero[1]:.2%} of the weight"),
+            ("total variation", self._variation_text()),
+            ("negative columns", self._columns_text(self.negative)),
+            ("zero columns", self._columns_text(self.zero)),
+            ("ties of maxima", f"{self.ties[0]} of {self.ties[1]} reached" if self.measured else "not measured"),
             ("precision lost", _few(self.precision) + ("" if self.measured else " (estimated)")),
         ]
         if self.moved is not None:
-            rows.append(("outputs moved", f"{self.moved:.2g} against the model's own precision"))
+            rows.append(("outputs moved", f"{_few(self.moved)} of the largest, against the model's own precision"))
         if any(v < 0 for v in self.value):
             rows.append(("sign", "the explained output is negative: positive relevance argues for the negative value"))
         return rows + [("note", note) for note in self.notes]
+
+    def _variation_text(self) -> str:
+        worst = max(self.variation, key=lambda k: max(self.variation[k]), default=None)
+        return "-" if worst is None else f"{_few(self.variation[worst])} at {worst}"
+
+    def _columns_text(self, facts: tuple[int, float]) -> str:
+        return f"{facts[0]} reached, {facts[1]:.2%} of the weight" if self.measured else "not measured"
 
 
 def _few(values: Sequence[float]) -> str:
     return ", ".join(f"{v:.4g}" for v in values[:3]) + (" ..." if len(values) > 3 else "")
 
 
-def check_measure(network: Network, target: Target, base: Base, *, full: bool) -> Check:
-    """The light form looks at the input cut; the full form at every cut, every column, and measures precision."""
+def check_measure(network: Network, target: Target, base: Base, *, full: bool, own: Tensor | None = None) -> Check:
+    """The light form looks at the input cut; the full form at every cut, every column, and measures precision.
+
+    ``own`` are the outputs in the model's own precision, ``(batch, *shape)``, where that is not the measure's.
+    """
     tape, batch = network.tape, network.tape.batch
     sums = _Sums(network, base, batch)
     variation = sums.variation(full)
     eps = torch.finfo(tape.dtype).eps
     cut_error = worst_cut = None
-    negative, zero = (0, 0.0), (0, 0.0)
+    negative, zero, ties = (0, 0.0), (0, 0.0), (0, 0)
     if full:
         cut_error, worst_cut = _cut_error(network, base, batch)
         negative, zero = _column_facts(network, base)
+        ties = _count_ties(network, base)
         precision = _measure_precision(network, target, base, batch)
     else:
         largest = torch.stack([torch.tensor(v) for v in variation.values()]).amax(0) if variation else torch.ones(batch)
-        precision = (largest * eps).tolist()
+        precision = tuple((largest * eps).tolist())
     normalized = network.normalize is True
     errors, cautions = _judge(sums, precision, variation, normalized, batch)
+    moved = None if own is None else _moved(network, target, own, cautions)
     return Check(
         tuple(sums.mass.tolist()), cut_error, worst_cut, {k: tuple(v.tolist()) for k, v in sums.sinks.items()},
-        tuple(sums.biases.tolist()), tuple(sums.offsets.tolist()), variation, negative, zero, tuple(precision), full,
-        None, tuple(target.value.tolist()), tape.notes, tuple(errors), tuple(cautions),
+        tuple(sums.biases.tolist()), tuple(sums.offsets.tolist()), variation, negative, zero, ties, tuple(precision),
+        full, moved, tuple(target.value.tolist()), tape.notes, tuple(errors), tuple(cautions),
     )  # fmt: skip
+
+
+def _moved(network: Network, target: Target, own: Tensor, cautions: list[tuple[int | None, str]]) -> tuple[float, ...]:
+    """How far each sample's outputs are from the model's own, beside the largest; another top class is worth a word."""
+    node = network.tape.nodes[network.tape.output]
+    ours = node.value if node.sample is None else node.value.movedim(node.sample, 0)
+    ours, theirs = ours.reshape(own.shape[0], -1), own.reshape(own.shape[0], -1)
+    for i in (theirs.argmax(1) != target.prediction).nonzero()[:, 0].tolist():
+        cautions.append((i, f"In the model's own precision the top class of sample {i} is another."))
+    moved: list[float] = ((ours - theirs).abs().amax(1) / theirs.abs().amax(1).clamp(min=1e-30)).tolist()
+    return tuple(moved)
+
+
+def _count_ties(network: Network, base: Base) -> tuple[int, int]:
+    """Reached maxima that had several equal inputs to choose from, and all reached ones."""
+    tied, reached = 0, 0
+    for i, arrived in base.arrivals.items():
+        node = network.tape.nodes[i]
+        if isinstance(node.op, Select) and arrived.message is not None:
+            live = arrived.message[0] != 0
+            reached += int(live.sum())
+            tied += int((node.op.ties(network.tape.nodes[node.inputs[0]].value) & live).sum())
+    return tied, reached
 
 
 class _Sums:
@@ -188,30 +245,31 @@ class _Sums:
 
 def _judge(
     sums: _Sums, precision: Sequence[float], variation: dict[str, tuple[float, ...]], normalized: bool, batch: int
-) -> tuple[list[tuple[int, str]], list[str]]:
+) -> tuple[list[tuple[int, str]], list[tuple[int | None, str]]]:
     errors: list[tuple[int, str]] = []
-    cautions: list[str] = []
+    cautions: list[tuple[int | None, str]] = []
     if not normalized:
-        return errors, ["This is the unnormalized counterpart: masses are not 1 and layers are not comparable."]
+        text = "This is the unnormalized counterpart: masses are not 1 and layers are not comparable."
+        return errors, [(None, text)]
     for i in range(batch):
         mass = float(sums.mass[i])
         leak = sum(abs(float(s[i])) for s in sums.sinks.values())
+        largest = max((v[i] for v in variation.values()), default=1.0)
         if not abs(mass - 1) <= PRECISION_RAISE:
             errors.append((i, f"The input cut has mass {mass:.4g} instead of 1: rounding has eaten the result."))
         elif not precision[i] <= PRECISION_RAISE:
             errors.append((i, f"Rounding changes {precision[i]:.1%} of the relevance."))
         elif precision[i] > PRECISION_WARN:
-            cautions.append(f"Rounding changes {precision[i]:.2%} of the relevance; try dtype=torch.float64.")
+            cautions.append((i, f"Rounding changes {precision[i]:.2%} of the relevance; try dtype=torch.float64."))
+        elif largest > VARIATION_WARN:
+            cautions.append((i, f"Total variation reaches {largest:.3g}: large relevances of both signs cancel."))
         if leak > SINK_RAISE:
             worst = max(sums.sinks, key=lambda k: abs(float(sums.sinks[k][i])))
             errors.append((i, f"{leak:.1%} of the mass is in sinks, most of it at {worst!r}; try zero='uniform', "
                               "bias='input' or another rule there."))  # fmt: skip
         elif leak > SINK_WARN:
-            cautions.append(f"{leak:.2%} of the mass is in sinks at {', '.join(list(sums.sinks)[:3])}.")
-    largest = max((max(v) for v in variation.values()), default=1.0)
-    if largest > VARIATION_WARN and not errors:
-        cautions.append(f"Total variation reaches {largest:.3g}: large relevances of both signs cancel.")
-    return errors, list(dict.fromkeys(cautions))
+            cautions.append((i, f"{leak:.2%} of the mass is in sinks at {', '.join(list(sums.sinks)[:3])}."))
+    return errors, cautions
 
 
 def _cut_error(network: Network, base: Base, batch: int) -> tuple[float, str | None]:
@@ -255,10 +313,10 @@ def _column_facts(network: Network, base: Base) -> tuple[tuple[int, float], tupl
     """Reached columns with a negative or zero sum: how many, and their share of all weight that arrives at columns."""
     negative, dead, weight_negative, weight_dead, weight = 0, 0, 0.0, 0.0, 0.0
     for i, arrived in base.arrivals.items():
-        if arrived.message is None or not network.is_terminal(i):
+        if arrived.message is None or not network.rules.is_terminal(i):
             continue
         size = arrived.message[0].abs()
-        columns = network.columns(i)
+        columns = network.columns[i]
         weight += float(size.sum())
         if len(columns.inverse) == 1:
             below = (columns.inverse[0] < 0) & (size > 0)
@@ -274,14 +332,7 @@ def _column_facts(network: Network, base: Base) -> tuple[tuple[int, float], tupl
 
 def _measure_precision(network: Network, target: Target, base: Base, batch: int) -> tuple[float, ...]:
     """One more sweep with every column sum perturbed by a relative eps: how much of the relevance changes?"""
-    generator = torch.Generator(device="cpu").manual_seed(0)
-    eps = torch.finfo(network.tape.dtype).eps
-    twin = copy.copy(network)
-    twin._columns = {}
-    for i, columns in network._columns.items():
-        noise = [1 + eps * torch.randn(b.shape, generator=generator).to(b) for b in columns.inverse]
-        twin._columns[i] = columns._replace(inverse=tuple(b * n for b, n in zip(columns.inverse, noise, strict=True)))
-    other = base_sweep(twin, target.start)
+    other = base_sweep(network.perturbed(), target.start)
     like = network.tape.nodes[network.tape.output].value
     difference, total = like.new_zeros(batch), like.new_zeros(batch)
     for node in network.tape.sources:

@@ -47,7 +47,7 @@ class Frame:
         return m[:, None] * mine
 
     def from_samples(self, m: Tensor) -> Tensor:
-        """``(K, batch or 1, *layer shape)`` (broadcastable) in the tensor's own order of axes, ``(K, *tensor shape)``."""
+        """``(K, batch or 1, *layer shape)`` (broadcastable) in the tensor's own order: ``(K, *tensor shape)``."""
         if self.sample is not None:
             return m.movedim(1, self.sample + 1)
         if self.owner is None or m.shape[1] == 1:
@@ -88,7 +88,8 @@ class Frame:
             mask[index] = True
         except (IndexError, ValueError) as error:
             raise QuestionError(
-                f"the index does not fit layer {self.label!r}", got=f"[{', '.join('...' if i is ... else str(i) for i in items)}]",
+                f"the index does not fit layer {self.label!r}",
+                got=f"[{', '.join('...' if i is ... else str(i) for i in items)}]",
                 expected=f"an index of shape {self.layer_shape}, which has no sample axis",
             ) from error  # fmt: skip
         return mask[None, None]
@@ -109,7 +110,7 @@ class Frame:
         except RuntimeError:
             raise QuestionError(
                 f"the {what} does not fit layer {self.label!r}", got=f"shape {tuple(values.shape)}",
-                expected=f"{self.layer_shape} or what broadcasts to it, or {(self.batch, *self.layer_shape)} per sample",
+                expected=f"{self.layer_shape} or what broadcasts to it, or {(self.batch, *self.layer_shape)}",
             ) from None  # fmt: skip
         return wide[None] if per_sample else wide[None, None]
 
@@ -123,8 +124,8 @@ class Frame:
                 f"the sets do not fit the samples at layer {self.label!r}", got=f"{len(items)} entries",
                 expected=f"{self.batch} lists, one set per sample",
             )  # fmt: skip
-        each = [self._union(blocks, i).expand(1, 1, *self.layer_shape) for i in items]
-        return torch.cat(each, 1)
+        wide = [self._union(blocks, i).expand(1, self.batch, *self.layer_shape) for i in items]
+        return torch.stack([mask[:, sample] for sample, mask in enumerate(wide)], 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +158,7 @@ class Blocks:
         picked = None
         for choice in partition.chosen:
             picked = torch.arange(math.prod(full)).view(full) if picked is None else picked
-            picked = _pick(picked, choice, str(partition), signed=labels is None)
+            picked = _pick(picked, choice, _described(frame, partition), signed=labels is None)
         return cls(frame, str(partition), axes, labels, full, picked)
 
     @property
@@ -172,7 +173,7 @@ class Blocks:
 
     def number(self, index: Any) -> int:
         """The flat number of one block: an index, or a tuple with one index per axis."""
-        return _number(index, self.shape, self.text, signed=self.labels is None)
+        return _number(index, self.shape, f"{self.text} (layer shape {self.frame.layer_shape})", self.labels is None)
 
     def read(self, m: Tensor) -> Tensor:
         """The relevance of every block: ``(K, batch, *layer shape)`` to ``(K, batch, *shape)``."""
@@ -186,8 +187,7 @@ class Blocks:
             table = table.permute(0, 1, *(order.index(a) + 2 for a in self.axes))
         if self.picked is not None:
             flat = table.reshape(*table.shape[:2], -1)
-            table = flat[:, :, self.picked.flatten().to(m.device)].unflatten(2, self.shape or (1,))
-            table = table if self.shape else table.squeeze(2)
+            table = flat[:, :, self.picked.flatten().to(m.device)].reshape(*flat.shape[:2], *self.shape)
         return table
 
     def _sum_by_label(self, m: Tensor) -> Tensor:
@@ -292,3 +292,7 @@ def _pick(numbers: Tensor, choice: tuple[Any, ...], text: str, signed: bool) -> 
 def _listed(indices: Tensor) -> list[int]:
     found: list[int] = (indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices.flatten()).tolist()
     return found
+
+
+def _described(frame: Frame, partition: Partition) -> str:
+    return f"{partition} (layer shape {frame.layer_shape})"

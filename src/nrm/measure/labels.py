@@ -19,7 +19,9 @@ def read_labels(labels: Mapping[str, Any] | None, frame_of: Callable[[str], Fram
     Names are a sequence, a mapping from index to name (as ``config.id2label``), or one sequence per sample.
     """
     if labels is not None and not isinstance(labels, Mapping):
-        raise QuestionError("labels are given by layer", got=type(labels).__name__, expected='{"output": [...], "input": [...]}')
+        raise QuestionError(
+            "labels are given by layer", got=type(labels).__name__, expected='{"output": [...], "input": [...]}'
+        )
     found: dict[str, Names] = {}
     for name, given in (labels or {}).items():
         try:

@@ -28,7 +28,11 @@ class Cut:
         return len(self.parts)
 
     def __repr__(self) -> str:
-        return f"cut through {self.label}: " + ", ".join(map(repr, self.parts))
+        return f"cut through {self.label}: " + ", ".join(map(str, self.parts))
+
+    def _repr_html_(self) -> str:
+        parts = "".join(f"<li><code>{html.escape(str(part))}</code></li>" for part in self.parts)
+        return f"cut through <code>{html.escape(self.label)}</code><ul>{parts}</ul>"
 
 
 @dataclass(frozen=True)
@@ -82,15 +86,16 @@ def _masses(mass: tuple[float, ...]) -> str:
     return shown + (" ..." if len(mass) > 3 else "")
 
 
-def layer_table(network: Network, base: Base, cuts: dict[int, bool]) -> LayerTable:
-    """The facts of every tensor that relevance reaches."""
+def layer_table(network: Network, base: Base, cuts: dict[int, bool], samples: range) -> LayerTable:
+    """The facts of every tensor that relevance reaches, with the masses of some samples."""
     rows = []
     for node in network.tape.nodes:
         arrived = base.arrivals.get(node.index)
         if arrived is None:
             continue
         relevance = network.relevance(node.index, arrived)
-        mass = () if relevance is None else tuple(sample_sums(node, relevance, network.tape.batch).tolist())
+        sums = [] if relevance is None else sample_sums(node, relevance, network.tape.batch).tolist()
+        mass = tuple(sums[samples.start : samples.stop])
         channel = (
             None if node.channel is None else node.channel - (node.sample is not None and node.sample < node.channel)
         )

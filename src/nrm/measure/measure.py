@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
+import difflib
+import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,24 +13,23 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from nrm.capture import Combine, Linear, Node, Pointwise, Source, Tape, unknown_layer
+from nrm.capture import Tape, plain_execution
 from nrm.capture import capture as capture_model
-from nrm.capture.capture import unwrap
-from nrm.errors import NrmError, NrmWarning, PrecisionError, QuestionError
+from nrm.errors import NrmWarning, PrecisionError, QuestionError
 from nrm.measure.check import Check, check_measure
-from nrm.measure.digest import model_digest
-from nrm.measure.frame import Frame
+from nrm.measure.labels import Names, read_labels
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.memory import memory_bound
-from nrm.measure.question import Answerer, stops_for
-from nrm.measure.show import measure_html, measure_text
-from nrm.measure.sweep import Base, Site, base_sweep
-from nrm.measure.target import Target, read_target
+from nrm.measure.origin import Origin
+from nrm.measure.places import Places
+from nrm.measure.question import Answerer, Stop, stops_for
+from nrm.measure.show import as_html, as_text, measure_rows, outputs_text
+from nrm.measure.sweep import Base, Kept, Site
+from nrm.measure.target import Target, excluded, read_target
 from nrm.measure.values import Layer, Partition, Set
 from nrm.rules import Network, resolve
 
 Argument = Layer | Set | Partition
-PORTS = ("bias", "offset", "sink")
 
 
 def measure(
@@ -44,7 +44,7 @@ def measure(
     batch_dim: int | None = 0,
     dtype: torch.dtype | None = None,
     normalize: bool | str = True,
-    labels: Mapping[str, Sequence[str]] | None = None,
+    labels: Mapping[str, Any] | None = None,
     memory: str | int = "auto",
     progress: bool | None = None,
 ) -> Measure:
@@ -54,22 +54,23 @@ def measure(
     ``output`` picks what is explained (a key, or a function of the model's output); ``target`` is a class, one per
     sample, a tuple of indices, a set of outputs, ``"logits"`` or ``"softmax"``, or None for each sample's top class.
     ``rules`` is a composite's name, a rule, or a mapping; ``bias`` is ``"ignore"`` or ``"input"``; ``zero`` says where
-    the mass of columns without a sum goes. ``memory`` bounds what answers may allocate (bytes, or text like "2 GiB").
+    the mass of columns without a sum goes. ``labels`` names the outputs and inputs wherever they are shown.
+    ``memory`` bounds what answers may allocate (bytes, or text like "2 GiB"); ``progress`` shows a bar for long
+    questions (True: for all, False: for none).
 
     >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> R = measure(model, torch.ones(1, 4))
-    >>> float(R(R.inputs.parts[0].all) + sum(R(part.all) for part in R.inputs.parts[1:]))  # doctest: +ELLIPSIS
+    >>> float(sum(R(part.all) for part in R.inputs))  # doctest: +ELLIPSIS
     1.0...
     """
     _check_options(bias, zero, normalize)
+    bound = memory_bound(memory)
     tape = capture_model(model, inputs, output=output, batch_dim=batch_dim, dtype=dtype)
     composite = resolve(rules, tape)
     chosen_bias = composite.bias if bias == "auto" else bias
     network = Network(tape, composite, bias=chosen_bias, zero=zero, normalize=normalize)
-    return Measure(
-        network, target, labels=labels, memory=memory_bound(memory), progress=progress,
-        digest=lambda: model_digest(unwrap(model)),
-    )  # fmt: skip
+    origin = Origin(model, inputs, output, tape)
+    return Measure(network, target, labels=labels, memory=bound, progress=progress, origin=origin)
 
 
 def _check_options(bias: str, zero: str, normalize: bool | str) -> None:
@@ -78,8 +79,12 @@ def _check_options(bias: str, zero: str, normalize: bool | str) -> None:
         ("zero", zero, ("sink", "uniform", "error")),
         ("normalize", normalize, (True, False, "raw")),
     ):
-        if value not in known:
-            raise QuestionError(f"unknown option {name}={value!r}", expected=", ".join(map(repr, known)))
+        if not any(value is k or (isinstance(k, str) and value == k) for k in known):
+            near = difflib.get_close_matches(str(value), [k for k in known if isinstance(k, str)], n=1)
+            raise QuestionError(
+                f"unknown option {name}={value!r}", got=repr(value), expected=", ".join(map(repr, known)),
+                hint=f"{name}={near[0]!r}" if near else None,
+            )  # fmt: skip
 
 
 class Measure:
@@ -93,21 +98,24 @@ class Measure:
         network: Network,
         target: Any,
         *,
-        labels: Mapping[str, Sequence[str]] | None,
+        labels: Mapping[str, Any] | None,
         memory: int,
         progress: bool | None,
-        digest: Any,
+        origin: Origin,
     ) -> None:
         self._network = network
-        self._labels = dict(labels or {})
         self._memory = memory
         self._show_progress = progress
-        self._digest = digest
-        self._versions = _weight_versions(network.tape)
-        self._base: Base | None = None
+        self._origin = origin
         self._light: Check | None = None
         node = self._tape.nodes[self._tape.output]
-        self._target: Target = read_target(target, node.value, self._frame(node), network.normalize)
+        self._kept = Kept(network, node.value[None])
+        self._places = Places(self._kept)
+        if isinstance(target, Set):
+            self._refuse_other_layer(target)
+        self._target: Target = read_target(target, node.value, self._places.frame(node, "output"))
+        self._kept.start = self._target.start
+        self._labels = read_labels(labels, lambda name: self._places.resolve(Layer(name))[1])
 
     # ---- questions -------------------------------------------------------------------------------------------
 
@@ -120,24 +128,36 @@ class Measure:
         conditions = [given] if isinstance(given, Layer | Set | Partition) else list(given or [])
         if not arguments:
             raise QuestionError("nothing was asked", hint="R(R['layer']), R(a.channel(3), b.channels), ...")
-        self._check_fresh()
-        self._be_loud()
-        with torch.no_grad():
-            table = self._ask([*arguments, *conditions])
-            return self._conditioned(table, conditions) if conditions else table
+        self._origin.check_fresh()
+        with plain_execution():
+            stops = stops_for([*arguments, *conditions], self._places.resolve)
+            self._refuse_excluded(stops, stops_for(conditions, self._places.resolve))
+            self._be_loud()
+            table = self._answer(stops)
+            return self._mine(self._conditioned(table, conditions) if conditions else table)
 
-    def _ask(self, arguments: Sequence[Argument], absolute: bool = False) -> Tensor:
-        stops = stops_for(arguments, self._resolve)
-        self._refuse_excluded(stops)
+    def _mine(self, batch: Tensor) -> Tensor:
+        """The part of a result, samples first, that belongs to this measure."""
+        return batch
+
+    def _answer(self, stops: list[Stop], absolute: bool = False) -> Tensor:
         answerer = Answerer(self._network, self.base, memory=self._memory, progress=_progress(self._show_progress))
         return answerer.table(stops, absolute)
 
     def _conditioned(self, joint: Tensor, conditions: Sequence[Argument]) -> Tensor:
-        condition = self._ask(conditions)
-        inside = self._ask(conditions, absolute=True)
-        eps = torch.finfo(joint.dtype).eps
+        condition = self._answer(stops_for(conditions, self._places.resolve))
+        inside = self._answer(stops_for(conditions, self._places.resolve), absolute=True)
+        self._judge_condition(self._mine(condition), self._mine(inside))
+        gap = joint.ndim - condition.ndim
+        shaped = condition.reshape(condition.shape[0], *(1,) * gap, *condition.shape[1:])
+        safe = torch.where(shaped == 0, torch.ones_like(shaped), shaped)
+        return torch.where(shaped == 0, torch.zeros_like(joint), joint / safe)
+
+    @staticmethod
+    def _judge_condition(condition: Tensor, inside: Tensor) -> None:
+        """A condition whose relevances cancel says little, or nothing at all."""
         relative = condition.abs() / torch.where(inside == 0, torch.ones_like(inside), inside)
-        lost = (condition != 0) & (relative < 100 * eps)
+        lost = (condition != 0) & (relative < 100 * torch.finfo(condition.dtype).eps)
         if bool(lost.any()):
             raise PrecisionError(
                 "the condition's relevance is lost in rounding", got=f"{int(lost.sum())} conditions near 0",
@@ -145,64 +165,60 @@ class Measure:
             )  # fmt: skip
         near = (condition != 0) & (relative < 1e-3)
         if bool(near.any()):
-            warnings.warn(
-                f"{int(near.sum())} conditions have a relevance below 0.1 % of the total variation inside them",
-                NrmWarning, stacklevel=3,
-            )  # fmt: skip
-        gap = joint.ndim - condition.ndim
-        shaped = condition.reshape(condition.shape[0], *(1,) * gap, *condition.shape[1:])
-        safe = torch.where(shaped == 0, torch.ones_like(shaped), shaped)
-        return torch.where(shaped == 0, torch.zeros_like(joint), joint / safe)
+            text = f"{int(near.sum())} conditions have a relevance below 0.1 % of the total variation inside them"
+            warnings.warn(text, NrmWarning, stacklevel=4)
 
-    def _refuse_excluded(self, stops: Sequence[Any]) -> None:
+    def _refuse_excluded(self, stops: Sequence[Stop], conditions: Sequence[Stop]) -> None:
         """Asking for an output that the target excludes would always give 0, which nobody means."""
-        start = self._target.start != 0
-        for stop in stops:
-            if stop.site == Site(self._tape.output) and stop.sets:
-                mask = stop.mask()
-                if mask is not None and not bool((start & mask).any()) and bool(mask.any()):
-                    raise QuestionError(
-                        "the target excludes these outputs", got=repr(stop.sets[0]), expected=self._target_text(),
-                        hint="nrm.measure(..., target='softmax') spreads relevance over all outputs",
-                    )  # fmt: skip
+        output = Site(self._tape.output)
+        masks = [(str(stop.sets[0]), stop.set_mask()) for stop in stops if stop.site == output and stop.sets]
+        masks += [(f"given={b.text}", b.masks(list(range(b.count))))
+                  for stop in conditions if stop.site == output for b in stop.blocks]  # fmt: skip
+        for text, mask in masks:
+            sample = excluded(self._target, mask, self._samples)
+            if sample is not None:
+                raise QuestionError(
+                    "the target excludes these outputs", where=f"sample {sample}", got=text,
+                    expected=f"outputs of the target: {outputs_text(self._target, self._labels, [sample])}",
+                    hint="nrm.measure(..., target='softmax') spreads relevance over all outputs",
+                )  # fmt: skip
+
+    def _refuse_other_layer(self, target: Set) -> None:
+        site, _ = self._places.resolve(target.layer)
+        if site != Site(self._tape.output):
+            raise QuestionError(
+                "a target is a set of outputs", got=repr(target), expected="a set of nrm.output",
+                hint="R(...) takes sets of other layers",
+            )  # fmt: skip
 
     def values(self, layer: Layer) -> Tensor:
         """The activations of a layer: ``(batch, *layer shape)``."""
-        site, frame = self._resolve(layer)
+        site, frame = self._places.resolve(layer)
         if site.port:
-            raise QuestionError(f"{layer!r} has no activations", expected="a tensor of the network")
-        return frame.to_samples(self._tape.nodes[site.node].value[None])[0]
+            raise QuestionError(f"{layer} has no activations", got=repr(layer), expected="a tensor of the network")
+        return self._mine(frame.to_samples(self._tape.nodes[site.node].value[None])[0]).clone()
 
     def plan_bytes(self, *arguments: Argument) -> int:
         """The size of an answer in bytes, without computing it."""
-        stops = stops_for(arguments, self._resolve)
-        count = self._tape.batch
-        for stop in stops:
+        count = len(self)
+        for stop in stops_for(arguments, self._places.resolve):
             count *= stop.count
         return count * torch.finfo(self._tape.dtype).bits // 8
 
     # ---- places ----------------------------------------------------------------------------------------------
 
-    def __getitem__(self, name: str) -> Layer:
+    def __getitem__(self, name: str | Layer) -> Layer:
         """The layer of this name, checked against this capture."""
-        layer = name if isinstance(name, Layer) else Layer(name)
-        self._resolve(layer)
-        return layer
+        return self._places.known(name if isinstance(name, Layer) else Layer(name))
+
+    __iter__ = None
 
     def _ipython_key_completions_(self) -> list[str]:
-        return [row.name for row in self.layers]
+        return self._places.names()
 
     def find(self, pattern: str) -> list[Layer]:
         """The layers whose name matches a pattern with ``*`` and ``?``, in the order of the forward pass."""
-        found: dict[int, Layer] = {}
-        for name, calls in self._tape.names.items():
-            for k, index in enumerate(calls):
-                full = name if len(calls) == 1 else f"{name}#{k}"
-                if fnmatch.fnmatchcase(full, pattern) or fnmatch.fnmatchcase(name, pattern):
-                    found.setdefault(index, Layer(full))
-        if not found:
-            raise unknown_layer(pattern, self._tape)
-        return [found[i] for i in sorted(found)]
+        return self._places.find(pattern)
 
     @property
     def input(self) -> Layer:
@@ -212,129 +228,26 @@ class Measure:
     @property
     def output(self) -> Layer:
         """The explained output as a layer."""
-        return Layer("output")
+        return self["output"]
 
     @property
     def inputs(self) -> Cut:
         """The whole input cut: the user's tensors, inputs in the middle, biases, offsets and sinks. Its mass is 1."""
-        parts = [Layer(n.name) for n in self._tape.sources if n.index in self.base.arrivals]
-        return Cut("inputs", (*parts, *self._drains(-1)))
+        return self._places.inputs()
 
     @property
     def biases(self) -> list[Layer]:
         """The biases that receive relevance, as layers of shape (channels,)."""
-        return [layer for layer in self._drains(-1) if ".bias" in layer.name]
+        return self._places.biases()
 
     def edge(self, source: str | Layer, consumer: str | Layer) -> Layer:
         """The copy of a tensor on its way to one of its consumers."""
         names = [x.name if isinstance(x, Layer) else x for x in (source, consumer)]
-        layer = Layer(names[0], consumer=names[1])
-        self._resolve(layer)
-        return layer
+        return self[Layer(names[0], consumer=names[1])]
 
     def cut(self, layer: Layer | str) -> Cut:
         """The cut through a layer: the layer and everything that bypasses it. Its mass is 1."""
-        layer = Layer(layer) if isinstance(layer, str) else layer
-        site, _ = self._resolve(layer)
-        if site.port or site.consumer is not None:
-            raise QuestionError("a cut goes through a tensor", got=repr(layer))
-        return Cut(repr(layer), (layer, *self._bypass(site.node)))
-
-    def _bypass(self, here: int) -> list[Layer]:
-        tape, live = self._tape, self.base.arrivals
-        parts: list[Layer] = []
-        for node in tape.nodes:
-            if node.index == here or node.index not in live:
-                continue
-            if node.index > here:
-                if isinstance(node.op, Source):
-                    parts.append(Layer(node.name))
-                continue
-            readers = [c for c in tape.consumers[node.index] if c in live and self._feeds(node.index, c)]
-            later = [c for c in readers if c > here]
-            if later and len(later) == len(readers):
-                parts.append(Layer(node.name))
-            else:
-                parts += [Layer(node.name, consumer=tape.nodes[c].name) for c in later]
-        return parts + self._drains(here)
-
-    def _feeds(self, i: int, consumer: int) -> bool:
-        node = self._tape.nodes[consumer]
-        return any(j == i and self._network.coefficient(consumer, p) != 0 for p, j in enumerate(node.inputs))
-
-    def _drains(self, above: int) -> list[Layer]:
-        return [Layer(_drain_name(self._tape.nodes[i], port)) for i, port in sorted(self.base.drains) if i > above]
-
-    def _resolve(self, layer: Layer) -> tuple[Site, Frame]:
-        """Where a layer is on the tape, and its geometry."""
-        if not isinstance(layer, Layer):
-            raise QuestionError("not a layer", got=repr(layer), hint="R['name'] or nrm.layer('name')")
-        if layer.consumer is not None:
-            source, consumer = self._edge_ends(layer)
-            return Site(source.index, consumer.index), self._frame(source, repr(layer))
-        drain = self._drain(layer.name)
-        if drain is not None:
-            return drain
-        node = self._tape.find(layer.name)
-        return Site(node.index), self._frame(node, layer.name)
-
-    def _edge_ends(self, layer: Layer) -> tuple[Node, Node]:
-        assert layer.consumer is not None
-        tape = self._tape
-        if layer.consumer == "skip":
-            return self._skip_ends(layer.name)
-        source, consumer = tape.find(layer.name), tape.find(layer.consumer)
-        if source.index not in consumer.inputs:
-            readers = ", ".join(repr(tape.nodes[c].name) for c in tape.consumers[source.index]) or "nobody"
-            raise QuestionError(
-                "there is no such edge", got=repr(layer), expected=f"a consumer of {layer.name!r}: {readers}"
-            )
-        return source, consumer
-
-    def _skip_ends(self, name: str) -> tuple[Node, Node]:
-        tape, node = self._tape, self._tape.find(name)
-        while not (isinstance(node.op, Combine) and node.op.kind == "add") and len(node.inputs) == 1:
-            if isinstance(node.op, Linear):
-                break
-            node = tape.nodes[node.inputs[0]]
-        plain = [j for j in node.inputs if not self._network.open[j]]
-        if not (isinstance(node.op, Combine) and node.op.kind == "add") or len(plain) != 1 or len(node.inputs) < 2:
-            raise QuestionError(
-                f"layer {name!r} has no single skip connection", got=f"{len(plain)} plain terms",
-                hint="R.edge(source, consumer) names any edge",
-            )  # fmt: skip
-        return tape.nodes[plain[0]], node
-
-    def _drain(self, name: str) -> tuple[Site, Frame] | None:
-        stem, _, call = name.partition("#")
-        for port in PORTS:
-            suffix = f".{port}"
-            if name in self._tape.names or not (stem.endswith(suffix) or name.endswith(suffix)):
-                continue
-            base = name.removesuffix(suffix) if name.endswith(suffix) else stem.removesuffix(suffix) + f"#{call}"
-            node = self._tape.find(base)
-            if (node.index, port) not in self.base.drains:
-                if not self._may_drain(node, port):
-                    raise QuestionError(
-                        f"layer {base!r} has no {port} of its own", got=repr(name),
-                        hint="R.biases and R.inputs list what there is; a fused step has one bias, at its last tensor",
-                    )  # fmt: skip
-            shape = torch.Size(self._network.drain_shape(node.index, port))
-            sample = node.sample if port == "sink" else (0 if node.sample is not None else None)
-            channel = node.channel if port == "sink" else len(shape) - 1
-            frame = Frame(name, shape, sample, channel, self._tape.batch, node.value.device)
-            return Site(node.index, port=port), frame
-        return None
-
-    def _may_drain(self, node: Node, port: str) -> bool:
-        if port == "offset":
-            return isinstance(node.op, Pointwise) and node.op.offset != 0
-        return self._network.is_terminal(node.index) or (port == "sink" and isinstance(node.op, Pointwise))
-
-    def _frame(self, node: Node, label: str | None = None) -> Frame:
-        return Frame(
-            label or node.name, node.shape, node.sample, node.channel, self._tape.batch, node.value.device, node.owner
-        )
+        return self._places.cut(Layer(layer) if isinstance(layer, str) else layer)
 
     # ---- facts -----------------------------------------------------------------------------------------------
 
@@ -345,32 +258,35 @@ class Measure:
     @property
     def base(self) -> Base:
         """The kept sweep without events; computed when first needed."""
-        if self._base is None:
-            self._check_fresh()
-            with torch.inference_mode(False), torch.no_grad():
-                self._base = base_sweep(self._network, self._target.start)
-        return self._base
+        return self._kept.base
 
     def __len__(self) -> int:
         return self._tape.batch
 
     @property
+    def _samples(self) -> range:
+        """Which samples of the batch this measure is about."""
+        return range(self._tape.batch)
+
+    @property
     def prediction(self) -> Tensor:
-        """Each sample's top class (the flat index of its largest output)."""
-        return self._target.prediction
+        """Each sample's largest output: its class, or its index along every axis if the output has several."""
+        return self._mine(self._target.coordinates(self._target.prediction)).clone()
 
     @property
     def target(self) -> Tensor | str:
-        """The explained class of each sample, or how relevance is spread over the output."""
-        return self._target.index if self._target.index is not None else str(self._target.spread)
+        """The explained output of each sample in the same form, or how relevance is spread over the outputs."""
+        if self._target.index is None:
+            return str(self._target.spread)
+        return self._mine(self._target.coordinates(self._target.index)).clone()
 
     @property
     def value(self) -> Tensor:
         """The explained output of each sample; relevance is a share of it."""
-        return self._target.value
+        return self._mine(self._target.value).clone()
 
     @property
-    def labels(self) -> dict[str, Sequence[str]]:
+    def labels(self) -> dict[str, Names]:
         """Names for classes (``"output"``) and input positions (``"input"``), used wherever something is shown."""
         return dict(self._labels)
 
@@ -382,39 +298,47 @@ class Measure:
     @property
     def layers(self) -> LayerTable:
         """Name, shape, channel axis, kind, whether it is a cut, and mass of every layer."""
-        return layer_table(self._network, self.base, self._cut_flags())
-
-    def _cut_flags(self) -> dict[int, bool]:
-        return {
-            node.index: not self._bypass(node.index) for node in self._tape.nodes if node.index in self.base.arrivals
-        }
+        self._origin.check_fresh()
+        with plain_execution():
+            return layer_table(self._network, self.base, self._places.cut_flags(), self._samples)
 
     def sample(self, i: int) -> SampleMeasure:
         """One sample's measure."""
-        if not 0 <= i < len(self):
+        index = operator.index(i)
+        if not -len(self) <= index < len(self):
             raise QuestionError("no such sample", got=str(i), expected=f"0 to {len(self) - 1}")
-        return SampleMeasure(self, i)
+        return SampleMeasure(self, self._samples[index])
 
     def check(self, *, strict: bool = True) -> Check:
         """The certificate: does mass hold, where did it go, and how far may the numbers be trusted.
 
         Warns and raises as its verdict demands; ``strict=False`` returns the certificate whatever it says.
         """
-        self._check_fresh()
-        with torch.inference_mode(False), torch.no_grad():
-            result = check_measure(self._network, self._target, self.base, full=True)
+        self._origin.check_fresh()
+        with plain_execution():
+            result = self._own_check(check_measure(self._network, self._target, self.base, full=True, own=self._own()))
         if strict:
-            result.speak(stacklevel=2)
+            result.speak(stacklevel=3)
         return result
 
+    def _own(self) -> Tensor | None:
+        """The outputs in the model's own precision, samples first, where that is not the measure's."""
+        own = self._origin.own_output()
+        if own is None:
+            return None
+        node = self._tape.nodes[self._tape.output]
+        return self._places.frame(node).to_samples(own.to(node.value)[None])[0]
+
+    def _own_check(self, check: Check) -> Check:
+        return check
+
     def _be_loud(self) -> None:
-        """The light check, once, before the first answer."""
+        """The light check, once, before the first answer; again as long as it has an error to raise."""
+        if self._light is not None and all(self._light.ok):
+            return
         if self._light is None:
-            with torch.inference_mode(False), torch.no_grad():
-                self._light = check_measure(self._network, self._target, self.base, full=False)
-            self._light.speak(stacklevel=3)
-        elif not all(self._light.ok):
-            self._light.speak(stacklevel=3)
+            self._light = self._own_check(check_measure(self._network, self._target, self.base, full=False))
+        self._light.speak(stacklevel=4)
 
     # ---- resources -------------------------------------------------------------------------------------------
 
@@ -422,12 +346,11 @@ class Measure:
     def nbytes(self) -> int:
         """Bytes held by this measure: activations, columns and kept messages (weights are the model's own)."""
         storages = {n.value.untyped_storage().data_ptr(): n.value.untyped_storage().nbytes() for n in self._tape.nodes}
-        return sum(storages.values()) + self._network.nbytes + (0 if self._base is None else self._base.nbytes)
+        return sum(storages.values()) + self._kept.nbytes
 
     def release(self) -> None:
         """Forgets kept messages and columns; the next question computes them again."""
-        self._base = None
-        self._network.release()
+        self._kept.release()
 
     def __enter__(self) -> Measure:
         return self
@@ -452,86 +375,55 @@ class Measure:
             "labels": {k: list(v) for k, v in self._labels.items()},
             "layers": [[row.name, list(row.shape)] for row in self.layers],
             "check": self.check(strict=False).describe(),
-            "model_digest": self._digest(),
+            "model_digest": self._origin.digest(),
         }
 
-    def _check_fresh(self) -> None:
-        for name, weight, version in self._versions:
-            if weight._version != version:
-                raise NrmError(
-                    "the model's weights have changed since this measure was made", where=name,
-                    hint="make the measure again: nrm.measure(model, inputs)",
-                )  # fmt: skip
-
-    def _target_text(self) -> str:
-        if self._target.index is None:
-            return f"target {self._target.spread}"
-        names = self._labels.get("output")
-        shown = [
-            str(i) if names is None or i >= len(names) else f"{i} ({names[i]})" for i in self._target.index.tolist()
-        ]
-        return "target " + (", ".join(shown[:4]) + (" ..." if len(shown) > 4 else ""))
-
     def __repr__(self) -> str:
-        return measure_text(self._network, self._target, self._labels, self._light)
+        return as_text("normalized relevance measure", self._rows())
 
     def _repr_html_(self) -> str:
-        return measure_html(self._network, self._target, self._labels, self._light)
+        return as_html("normalized relevance measure", self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return measure_rows(self._network, self._target, self._labels, self._light, self._samples)
 
 
-class SampleMeasure:
-    """One sample of a batch's measure: the same questions, answers with a batch of one."""
+class SampleMeasure(Measure):
+    """One sample of a batch's measure: the same questions, with answers for a batch of one.
+
+    It shares everything with the whole; questions are answered for the batch and cut to the sample.
+    """
 
     def __init__(self, whole: Measure, index: int) -> None:
-        self._whole = whole
+        vars(self).update(vars(whole))
         self._index = index
-
-    def __call__(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Tensor:
-        """The answer for this sample: ``(1, *axes)``."""
-        return self._whole(*arguments, given=given)[self._index : self._index + 1]
-
-    def __getitem__(self, name: str) -> Layer:
-        return self._whole[name]
+        self._labels = {
+            name: (names[index],) if names and isinstance(names[0], tuple) else names
+            for name, names in whole.labels.items()
+        }
+        if self._light is not None:
+            self._light = self._own_check(self._light) if len(self._light.mass) > 1 else self._light
 
     def __len__(self) -> int:
         return 1
 
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._whole, name)
-        if name in ("prediction", "target", "value") and isinstance(value, Tensor):
-            return value[self._index : self._index + 1]
-        return value
+    @property
+    def _samples(self) -> range:
+        return range(self._index, self._index + 1)
 
-    def values(self, layer: Layer) -> Tensor:
-        """The activations of a layer for this sample: ``(1, *layer shape)``."""
-        return self._whole.values(layer)[self._index : self._index + 1]
+    def _mine(self, batch: Tensor) -> Tensor:
+        return batch[self._index : self._index + 1]
 
-    def __repr__(self) -> str:
-        return f"sample {self._index} of\n{self._whole!r}"
-
-
-def _drain_name(node: Node, port: str) -> str:
-    stem, mark, call = node.name.partition("#")
-    return f"{stem}.{port}{mark}{call}"
-
-
-def _weight_versions(tape: Tape) -> list[tuple[str, Tensor, int]]:
-    """The weights of the linear steps with their version counters, to notice training after the fact."""
-    found = []
-    for node in tape.nodes:
-        weight = getattr(getattr(node.op, "map", None), "weight", None) if isinstance(node.op, Linear) else None
-        if isinstance(weight, Tensor) and not weight.is_inference():
-            found.append((node.name, weight, weight._version))
-    return found
+    def _own_check(self, check: Check) -> Check:
+        return check.sample(self._index)
 
 
 def _progress(show: bool | None) -> Any:
     def bar(chunks: Iterator[Any], total: int) -> Iterator[Any]:
-        hidden = total < 2 or show is False
+        hidden = show is False or (show is None and total < 2)
         delay = 0.0 if show else 2.0
-        with contextlib.closing(
-            tqdm(chunks, total=total, disable=hidden, delay=delay, desc="sweeps", leave=False)
-        ) as it:
-            yield from it
+        shown = tqdm(chunks, total=total, disable=hidden, delay=delay, desc="sweeps", leave=False)
+        with contextlib.closing(shown):
+            yield from shown
 
     return bar

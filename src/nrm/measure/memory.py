@@ -11,7 +11,7 @@ _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, 
 
 
 def memory_bound(memory: str | int) -> int:
-    """A bound in bytes from a number, a text such as ``"2 GiB"``, or ``"auto"``: a third of what is free, at most 4 GiB.
+    """A bound in bytes from a number, a text such as ``"2 GiB"``, or ``"auto"``: a third of what is free, up to 4 GiB.
 
     >>> memory_bound("2 GiB")
     2147483648
@@ -20,7 +20,7 @@ def memory_bound(memory: str | int) -> int:
         return min(4 * 2**30, max(2**28, _free() // 3))
     if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
         return memory
-    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", str(memory).lower())
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", memory.lower()) if isinstance(memory, str) else None
     if found is None or found[2] not in _UNITS:
         raise QuestionError("not an amount of memory", got=repr(memory), expected="bytes, '512 MiB', '2 GiB' or 'auto'")
     return int(float(found[1]) * _UNITS[found[2]])

@@ -19,7 +19,7 @@ from nrm.errors import MemoryLimitError, QuestionError
 from nrm.measure.frame import Blocks, Frame
 from nrm.measure.sweep import Base, Pushed, Site, arrivals_at, between, pull_to, relevance_at
 from nrm.measure.values import Layer, Partition, Set
-from nrm.rules.network import Arrivals, Network
+from nrm.rules import Arrivals, Network
 
 
 @dataclass(eq=False)
@@ -39,11 +39,14 @@ class Stop:
 
     def mask(self) -> Tensor | None:
         """The intersection of the sets as ``(1, *shape)`` in the tensor's own axes; None is everything."""
-        total: Tensor | None = None
-        for chosen in self.sets:
-            mask = self.frame.mask(chosen)
-            total = mask if total is None else total & mask
-        return None if total is None else self.frame.from_samples(total)
+        return self.frame.from_samples(self.set_mask()) if self.sets else None
+
+    def set_mask(self) -> Tensor:
+        """The intersection of the sets as ``(1, batch or 1, *layer shape or 1s)``."""
+        total = self.frame.mask(self.sets[0])
+        for chosen in self.sets[1:]:
+            total = total & self.frame.mask(chosen)
+        return total
 
     def block_masks(self, rows: range) -> Tensor:
         """The masks of some block combinations, ``(len(rows), *shape)``, the sets included."""
@@ -75,7 +78,7 @@ def _cross_table(blocks: Sequence[Blocks], m: Tensor) -> Tensor:
         part = m * first.masks([r])[0][None]
         rows.append(rest[0].read(part) if len(rest) == 1 else _cross_table(rest, part))
     table = torch.stack(rows, 2)
-    return table.unflatten(2, first.shape) if first.shape else table.squeeze(2)
+    return table.reshape(*table.shape[:2], *first.shape, *table.shape[3:])
 
 
 class Answerer:

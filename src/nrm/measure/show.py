@@ -3,61 +3,90 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
 
 from nrm.measure.check import Check
+from nrm.measure.labels import Names, name_of
 from nrm.measure.target import Target
-from nrm.rules import Network
+from nrm.rules import NAMES, Composite, Network
 
-_Rows = list[tuple[str, str]]
-
-
-def measure_text(network: Network, target: Target, labels: Mapping[str, Sequence[str]], check: Check | None) -> str:
-    """The facts of a measure, one per line."""
-    rows = _rows(network, target, labels, check)
-    return "normalized relevance measure\n" + "\n".join(f"  {name:<11} {text}" for name, text in rows)
+Rows = list[tuple[str, str]]
+SHOWN = 4
+"""How many samples are shown one by one."""
+SIGN = "relevance is a share of a negative output: positive relevance argues for the negative value"
 
 
-def measure_html(network: Network, target: Target, labels: Mapping[str, Sequence[str]], check: Check | None) -> str:
+def as_text(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Facts, one per line."""
+    wide = max(len(name) for name, _ in rows)
+    return "\n".join([title, *(f"  {name:<{wide}}  {text}" for name, text in rows)])
+
+
+def as_html(title: str, rows: Sequence[tuple[str, str]]) -> str:
     """The same facts as a table; every text is escaped."""
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(n)}</th><td style='text-align:left'>{html.escape(t)}</td></tr>"
-        for n, t in _rows(network, target, labels, check)
-    )
-    return f"<table><caption>normalized relevance measure</caption>{rows}</table>"
+    left = "style='text-align:left'"
+    cells = "".join(f"<tr><th {left}>{html.escape(n)}</th><td {left}>{html.escape(t)}</td></tr>" for n, t in rows)
+    return f"<table><caption>{html.escape(title)}</caption><tbody>{cells}</tbody></table>"
 
 
-def _rows(network: Network, target: Target, labels: Mapping[str, Sequence[str]], check: Check | None) -> _Rows:
+def measure_rows(
+    network: Network, target: Target, labels: Mapping[str, Names], check: Check | None, samples: range
+) -> Rows:
+    """The facts of a measure. The options can be copied as arguments."""
     tape = network.tape
-    options = f"rules={network.composite.name!r}, bias={network.bias!r}, zero={network.zero!r}"
-    if network.normalize is not True:
-        options += f", normalize={network.normalize!r}"
+    one = len(samples) == 1 and tape.batch > 1
+    reached = sum(network.rules.reached)
     rows = [
-        ("samples", str(tape.batch)),
-        ("input", ", ".join(f"{tape.nodes[i].name} {tuple(tape.nodes[i].shape)}" for i in tape.inputs)),
-        ("explains", _explained(target, labels)),
-        ("options", options),
-        ("layers", f"{len(tape.nodes)} tensors, {str(tape.dtype).removeprefix('torch.')}"),
+        ("samples", f"number {samples[0]} of {tape.batch}" if one else str(tape.batch)),
+        ("input", ", ".join(f"{tape.nodes[i].name} {_shape(tape.nodes[i].layer_shape)}" for i in tape.inputs)),
+        ("explains", outputs_text(target, labels, samples)),
+        ("options", options_text(network)),
+        ("layers", f"{reached} on the way to the output; R.layers lists them"),
     ]
-    if bool((target.value < 0).any()):
-        rows.append(
-            ("sign", "relevance is a share of a negative output: positive relevance argues for the negative value")
-        )
-    if check is not None:
-        rows.append(("check", check.verdict))
+    if bool((target.value[samples.start : samples.stop] < 0).any()):
+        rows.append(("sign", SIGN))
+    rows.append(("check", "not yet asked; R.check() is the certificate" if check is None else check.verdict))
     return rows
 
 
-def _explained(target: Target, labels: Mapping[str, Sequence[str]]) -> str:
+def options_text(network: Network) -> str:
+    """What was chosen, as arguments of ``nrm.measure``."""
+    options = [f"rules={rules_text(network.composite)}", f"bias={network.bias!r}", f"zero={network.zero!r}"]
+    if network.normalize is not True:
+        options.append(f"normalize={network.normalize!r}")
+    return ", ".join([*options, f"dtype={network.tape.dtype}"])
+
+
+def rules_text(composite: Composite) -> str:
+    """A composite as a user writes it: its name, one rule, or a mapping."""
+    named = composite.name in NAMES
+    if not composite.changes:
+        return repr(composite.name) if named else composite.name
+    pairs = [(repr(k) if isinstance(k, str) else f"nn.{k.__name__}", repr(v)) for k, v in composite.changes]
+    pairs += [("'*'", repr(composite.name))] if named else []
+    return "{" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
+
+
+def outputs_text(target: Target, labels: Mapping[str, Names], samples: Iterable[int]) -> str:
+    """The explained outputs of some samples with their values, by name where there are names."""
+    chosen = list(samples)
+    values = target.value.tolist()
     if target.index is None:
-        return f"{target.spread} (value {_numbers(target.value.tolist())})"
-    names = labels.get("output")
-    shown = []
-    for index, value in zip(target.index.tolist()[:4], target.value.tolist()[:4], strict=True):
-        name = f" {names[index]!r}" if names is not None and index < len(names) else ""
-        shown.append(f"output {index}{name} = {value:.4g}")
-    return "; ".join(shown) + (" ..." if len(target.index) > 4 else "")
+        shown = [f"{values[s]:.4g}" for s in chosen[:SHOWN]]
+        return f"{target.spread} = {', '.join(shown)}" + (" ..." if len(chosen) > SHOWN else "")
+    shown = [f"{output_text(target, labels, int(target.index[s]), s)} = {values[s]:.4g}" for s in chosen[:SHOWN]]
+    return "; ".join(shown) + (" ..." if len(chosen) > SHOWN else "")
 
 
-def _numbers(values: list[float]) -> str:
-    return ", ".join(f"{v:.4g}" for v in values[:4]) + (" ..." if len(values) > 4 else "")
+def output_text(target: Target, labels: Mapping[str, Names], flat: int, sample: int = 0) -> str:
+    """One output neuron: its index along every axis, and the name of its class."""
+    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), target.shape)) if target.shape else ()
+    name = name_of(labels, "output", at[-1], sample) if at else None
+    index = "output" if not at else f"output {at[0] if len(at) == 1 else at}"
+    return index if name is None else f"{index} {name!r}"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "1"

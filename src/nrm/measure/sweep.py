@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from nrm.rules.network import EVERYTHING, Arrivals, Network, Values, outer
+from nrm.capture import plain_execution
+from nrm.rules import EVERYTHING, Arrivals, Network, Values, outer
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,33 @@ class Base:
             tensors += [d for p in a.packets for d in p.density.values()]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         return sum(storages.values())
+
+
+class Kept:
+    """The base sweep of one measure: computed when first needed, and again after it was released."""
+
+    def __init__(self, network: Network, start: Tensor) -> None:
+        self.network = network
+        self.start = start
+        self._base: Base | None = None
+
+    @property
+    def base(self) -> Base:
+        """The sweep without events."""
+        if self._base is None:
+            with plain_execution():
+                self._base = base_sweep(self.network, self.start)
+        return self._base
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by messages and columns."""
+        return self.network.nbytes + (0 if self._base is None else self._base.nbytes)
+
+    def release(self) -> None:
+        """Forgets messages and columns."""
+        self._base = None
+        self.network.release()
 
 
 def base_sweep(network: Network, start: Tensor) -> Base:
@@ -213,7 +241,7 @@ def _interior(network: Network, i: int) -> list[int]:
     node, found = network.tape.nodes[i], []
     for j in node.inputs:
         found.append(j)
-        if network.open[j]:
+        if network.rules.open[j]:
             found += _interior(network, j)
     return found
 

@@ -38,7 +38,7 @@ class Target:
         return tuple(self.allowed.shape[1:])
 
     def coordinates(self, flat: Tensor) -> Tensor:
-        """Flat indices of outputs as a user writes them: ``(batch,)``, or ``(batch, axes)`` if there are several axes."""
+        """Flat indices of outputs as a user writes them: ``(batch,)``, or ``(batch, axes)`` for several axes."""
         if len(self.shape) < 2:
             return flat
         return torch.stack(torch.unravel_index(flat, self.shape), 1)
@@ -76,7 +76,8 @@ def _spread(target: str, flat: Tensor) -> Tensor:
         return torch.softmax(flat, 1)
     near = difflib.get_close_matches(target, SPREADS, n=1)
     raise QuestionError(
-        f"unknown target {target!r}", expected="a class, one per sample, a tuple, a set of outputs, 'logits' or 'softmax'",
+        f"unknown target {target!r}",
+        expected="a class, one per sample, a tuple, a set of outputs, 'logits' or 'softmax'",
         hint=f"target={near[0]!r}" if near else "target=None explains each sample's top class",
     )  # fmt: skip
 
@@ -147,10 +148,10 @@ def _axis(target: Any, batch: int, size: int, device: torch.device, negative: bo
     return values.long().to(device).expand(batch)
 
 
-def excluded(target: Target, masks: Tensor) -> int | None:
-    """The first sample in which some block ``(K, batch or 1, *output shape)`` lies outside the target; None if none."""
+def excluded(target: Target, masks: Tensor, samples: range) -> int | None:
+    """The first of these samples in which some block ``(K, batch or 1, *output shape)`` lies outside the target."""
     batch = target.allowed.shape[0]
     wide = masks.expand(masks.shape[0], batch, *target.shape).reshape(masks.shape[0], batch, math.prod(target.shape))
     inside = (wide & target.allowed.reshape(1, batch, -1)).any(2)
     outside = (wide.any(2) & ~inside).any(0)
-    return int(outside.nonzero()[0, 0]) if bool(outside.any()) else None
+    return next((s for s in samples if bool(outside[s])), None)

@@ -70,8 +70,10 @@ class Layer:
         return Set(self, ("part", self.channels, _read_indices(index)))
 
     def position(self, index: Any) -> Set:
-        """The neurons at a position: a flat index, or a tuple with one index per axis; a list of them is their union,
-        a list of lists one set per sample."""
+        """The neurons at a position: a flat index, or a tuple with one index per axis.
+
+        A list of them is their union, a list of lists one set per sample.
+        """
         return Set(self, ("part", self.positions, _read_indices(index)))
 
     def group(self, labels: Any, index: Indices) -> Set:

@@ -31,13 +31,13 @@ class Convolution(LinearMap):
     output_padding: tuple[int, ...] = ()
 
     def apply(self, x: Tensor) -> Tensor:
-        y = _convolution(self._fold(x), self.weight, None, *self._geometry)
+        y: Tensor = _convolution(self._fold(x), self.weight, None, *self._geometry)
         return y.reshape(x.shape[0], *self.outside)
 
     def transpose(self, y: Tensor) -> Tensor:
         folded = self._fold(y)
         like = folded.new_empty(1).expand(folded.shape[0], *self.inside[-self.weight.ndim + 1 :])
-        x = _backward(folded, like, self.weight, None, *self._geometry, [True, False, False])[0]
+        x: Tensor = _backward(folded, like, self.weight, None, *self._geometry, [True, False, False])[0]
         return x.reshape(y.shape[0], *self.inside)
 
     def reweight(self, change: Change) -> Convolution:
@@ -113,7 +113,8 @@ class _Support(LinearMap):
         return len(self.inside) - (self.thin.weight.ndim - 2)
 
     def _gather(self, x: Tensor, shape: torch.Size) -> Tensor:
-        return x.unflatten(self._channel, (self.thin.groups, -1)).sum(self._channel + 1).reshape(x.shape[0], *shape)
+        sizes = (*x.shape[: self._channel], self.thin.groups, -1, *x.shape[self._channel + 1 :])
+        return x.reshape(sizes).sum(self._channel + 1).reshape(x.shape[0], *shape)
 
     def _spread(self, x: Tensor, shape: torch.Size) -> Tensor:
         copies = shape[self._channel - 1] // self.thin.groups

@@ -93,7 +93,7 @@ class Dense(LinearMap):
 
 @dataclass(frozen=True, eq=False)
 class Matmul(LinearMap):
-    """``y = x @ C`` (or ``C @ x`` if ``left``) with a constant ``C`` of two or more axes, broadcast over leading axes."""
+    """``y = x @ C`` (or ``C @ x`` if ``left``): a constant ``C`` of two or more axes, broadcast over leading ones."""
 
     inside: torch.Size
     constant: Tensor

@@ -1,7 +1,8 @@
 """From ops and activations to the relevance network: rules, composites, fused columns."""
 
 from nrm.rules.composites import NAMES, Composite, composite, resolve
-from nrm.rules.network import Arrivals, Columns, Delivery, Network, Packet
+from nrm.rules.density import EVERYTHING, Arrivals, Delivery, Packet, Values, outer
+from nrm.rules.network import Network
 from nrm.rules.rules import (
     LRP0,
     AlphaBeta,
@@ -19,11 +20,11 @@ from nrm.rules.rules import (
 )
 
 __all__ = [
+    "EVERYTHING",
     "LRP0",
     "NAMES",
     "AlphaBeta",
     "Arrivals",
-    "Columns",
     "Composite",
     "Delivery",
     "EntryEpsilon",
@@ -36,9 +37,11 @@ __all__ = [
     "Product",
     "Rule",
     "Sum",
+    "Values",
     "WSquare",
     "ZBox",
     "ZPlus",
     "composite",
+    "outer",
     "resolve",
 ]

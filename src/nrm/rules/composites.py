@@ -85,7 +85,8 @@ def resolve(rules: Any, tape: Tape) -> Composite:
         return suggest(tape) if rules == "auto" else composite(rules)
     if isinstance(rules, Rule):
         return Composite(
-            repr(rules), conv=rules, linear=rules, add=rules if isinstance(rules, ZPlus | Gamma | AlphaBeta) else LRP0(),
+            repr(rules), conv=rules, linear=rules,
+            add=rules if isinstance(rules, ZPlus | Gamma | AlphaBeta) else LRP0(),
             bias="ignore" if isinstance(rules, ZPlus | Flat) else "input",
         )  # fmt: skip
     if isinstance(rules, Mapping):
@@ -168,7 +169,7 @@ def choices(composite: Composite, tape: Tape) -> dict[int, Choice]:
 
 def reads_input(tape: Tape) -> set[int]:
     """The linear steps that read the user's input, with only data movement and scaling in between."""
-    close = {node.index for node in tape.sources if node.op.kind in ("input", "embedding")}  # type: ignore[union-attr]
+    close = {node.index for node in tape.sources if node.op.kind in ("input", "embedding")}
     first = set()
     for node in tape.nodes:
         if not any(i in close for i in node.inputs):

@@ -4,8 +4,9 @@ Every rule has the factored form ``T = sum_k diag(a_k) V_k`` with ``V_k`` the st
 that column sums are ``sum_k V_k(a_k)``, pulling is ``a_k * V_k^T(density)`` and pushing is ``V_k(a_k * v)``.
 
 Where a step sits under a constant scale ``s`` (a batch norm folded into it), its weights are ``s W``. A rule says how
-it follows such a scale through the *keys* of its factors: ``("power", p)`` factors scale with ``s**p``; ``("sign", +1)``
-and ``("sign", -1)`` factors belong to ``W`` and ``-W``, for rules that treat positive and negative weights differently.
+it follows such a scale through the *keys* of its factors: ``("power", p)`` factors scale with ``s**p``;
+``("sign", +1)`` and ``("sign", -1)`` factors belong to ``W`` and ``-W``, for rules that treat positive and negative
+weights differently.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class LRP0(Rule):
 @dataclass(frozen=True, repr=False)
 class Epsilon(LRP0):
     """The epsilon rule. Normalizing its columns cancels epsilon, so in a measure it *is* LRP-0; the epsilon matters
-    only in the unnormalized counterpart (``normalize=False``)."""
+    only in the unnormalized counterpart (``normalize=False``).
+    """
 
     epsilon: float = 1e-6
 
@@ -174,7 +176,7 @@ class WSquare(Rule):
 class ZBox(Rule):
     """``h W - low max(0, W) - high min(0, W)`` for inputs between the bounds ``low`` and ``high``.
 
-    Bounds are numbers or tensors that broadcast against the input. Without bounds, the range of the input itself
+    Bounds are numbers or tensors that broadcast against the input. Without bounds, the range of each sample's input
     (with 0 inside) is used.
     """
 
@@ -182,9 +184,16 @@ class ZBox(Rule):
     high: float | Tensor | None = None
     keys: ClassVar[tuple[Key, ...]] = (POSITIVE, NEGATIVE)
 
+    def within(self, h: Tensor, sample: int | None) -> ZBox:
+        """The rule with bounds: missing ones are the range of each sample's input, with 0 inside."""
+        axes = [a for a in range(h.ndim) if a != sample]
+        low = h.amin(axes, keepdim=True).clamp(max=0) if self.low is None else self.low
+        high = h.amax(axes, keepdim=True).clamp(min=0) if self.high is None else self.high
+        return ZBox(low, high)
+
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
-        low = self._bound(self.low, h.amin().clamp(max=0), h)
-        high = self._bound(self.high, h.amax().clamp(min=0), h)
+        bounded = self.within(h, None)
+        low, high = self._bound(bounded.low, h), self._bound(bounded.high, h)
         up, down = _signed_parts(map, key[1])
         sign = key[1]
         return [Factor(h, map.reweight(lambda w: sign * w)), Factor(-low, up), Factor(-high, down)]
@@ -193,8 +202,8 @@ class ZBox(Rule):
         return (None,)
 
     @staticmethod
-    def _bound(bound: float | Tensor | None, default: Tensor, h: Tensor) -> Tensor:
-        value = default if bound is None else torch.as_tensor(bound, dtype=h.dtype, device=h.device)
+    def _bound(bound: float | Tensor | None, h: Tensor) -> Tensor:
+        value = torch.as_tensor(bound, dtype=h.dtype, device=h.device)
         try:
             return value.expand(h.shape)
         except RuntimeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from nrm.measure import Layer, Measure, measure
 from nrm.operators import Convolution, Dense, LinearMap
+from nrm.operators.maps import Change
 from nrm.rules import Rule
 from nrm.rules.rules import NEGATIVE, POSITIVE
 
@@ -38,7 +40,8 @@ def check_map(map: LinearMap, *, stack: int = 3, tolerance: float = 1e-10) -> No
     _same("stack against single", map.apply(x[1:2]), up[1:2], tolerance * _size(up))
     matrix = materialize(map)
     _same("matrix", (x.reshape(stack, -1) @ matrix.T).reshape(up.shape), up, tolerance * _size(up))
-    for name, change in {"positive part": lambda w: w.clamp(min=0), "absolute": torch.abs}.items():
+    changes: dict[str, Change] = {"positive part": lambda w: w.clamp(min=0), "absolute": torch.abs}
+    for name, change in changes.items():
         _same(name, materialize(map.reweight(change)), change(matrix), tolerance * _size(matrix))
 
 
@@ -84,12 +87,11 @@ def check_measure(R: Measure, *, tolerance: float = 1e-8) -> None:
     """The laws on one measure: every cut has mass 1, and tables agree from both directions."""
     found = R.check(strict=False)
     scale = max(1.0, max((max(v) for v in found.variation.values()), default=1.0))
-    assert found.cut_error is not None and found.cut_error <= tolerance * scale, (
-        f"the cut at {found.worst_cut} has mass 1 {found.cut_error:+.2g}"
-    )
+    error = found.cut_error or 0.0
+    assert error <= tolerance * scale, f"the mass of the cut at {found.worst_cut} is off by {error:.2g}"
     _same("mass of the input cut", torch.tensor(found.mass), torch.ones(len(found.mass)), tolerance * scale)
     layers = [Layer(row.name) for row in R.layers if row.kind in ("activation", "input", "max")][:3]
-    for low, high in zip(layers, layers[1:], strict=False):
+    for low, high in itertools.pairwise(layers):
         pairs, back = R(low.channels, high.channels), R(high.channels, low.channels).transpose(1, 2)
         _same(f"pairs of {low!r} and {high!r} from both sides", pairs, back, tolerance * scale)
         one = torch.stack([R(low.channel(0), high.channel(j)) for j in range(pairs.shape[2])], 1)

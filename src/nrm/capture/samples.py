@@ -1,0 +1,242 @@
+"""Whose entries are whose: the sample of every entry of every tensor, followed through every op.
+
+Mostly samples lie along one axis, and an op moves that axis. Where samples and other things are merged (windows
+folded into the batch, two images of a pair stacked), a tensor has an *owner* map instead: the sample of every entry,
+with -1 for entries that mix several samples. As soon as an axis of samples appears again, it is used again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nrm.capture.axes import through
+from nrm.capture.ops import Combine, Linear, Multiply, Op, Select, Unknown
+from nrm.capture.tape import Node
+from nrm.operators import Centering, Convolution, Dense, Function, Gather, LinearMap, Matmul, Reduce
+
+_NOBODY, _MIXED, _FIRST = 0, 1, 2
+"""Codes of entries: no sample, several samples, sample k as ``_FIRST + k``. Movement carries them like values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Whose:
+    """Where samples lie in a tensor: along an axis, or by an owner map, or (neither) nothing is known."""
+
+    axis: int | None = None
+    owner: Tensor | None = None
+
+
+def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
+    """Where samples lie in an op's result."""
+    if isinstance(op, Unknown):
+        return _through_unknown(parents, shape, batch)
+    maps = _maps(op)
+    found = [_axis_through(m, p.sample) for m, p in zip(maps, parents, strict=True)]
+    if all((a is not None) if p.sample is not None else _unowned(p) for a, p in zip(found, parents, strict=True)):
+        axes = {a for a in found if a is not None}
+        if len(axes) == 1:
+            axis = axes.pop()
+            return Whose(axis) if shape[axis] == batch else Whose()
+        if not axes:
+            return Whose()
+    return _by_entry(op, maps, parents, shape, batch)
+
+
+def settle(op: Op, parents: list[Node], node: Node, batch: int) -> None:
+    """Constants that meet samples belong to the samples of the entries they enter."""
+    if not isinstance(op, Combine) or (node.sample is None and node.owner is None):
+        return
+    for term, parent in zip(op.terms, parents, strict=True):
+        if parent.inputs or not _unowned(parent) or parent.value.ndim == 0:
+            continue
+        if term.move is None:
+            parent.sample, parent.owner = node.sample, node.owner
+            continue
+        code = codes_of(node).to(torch.float64)[None]
+        back, uses = term.move.transpose(code), term.move.transpose(torch.ones_like(code))
+        mean = torch.where(uses > 0, back / uses.clamp(min=1), torch.full_like(back, _FIRST))[0]
+        whole = torch.where(mean == mean.round(), mean, torch.full_like(mean, _MIXED)).long()
+        found = _named(whole, batch)
+        parent.sample, parent.owner = found.axis, found.owner
+
+
+def codes_of(node: Node) -> Tensor:
+    """The code of every entry of a node's tensor."""
+    if node.owner is not None:
+        return node.owner + _FIRST
+    if node.sample is None:
+        return torch.full(node.shape, _NOBODY, dtype=torch.long, device=node.value.device)
+    count = node.shape[node.sample]
+    shape = [count if axis == node.sample else 1 for axis in range(node.value.ndim)]
+    return (torch.arange(count, device=node.value.device) + _FIRST).view(shape).expand(node.shape)
+
+
+def _unowned(node: Node) -> bool:
+    return node.sample is None and node.owner is None
+
+
+def _maps(op: Op) -> list[LinearMap | None]:
+    if isinstance(op, Combine):
+        return [term.move for term in op.terms]
+    if isinstance(op, Multiply):
+        return list(op.moves)
+    if isinstance(op, Linear):
+        return [op.map]
+    if isinstance(op, Select):
+        return [op.reduce]
+    return [None]
+
+
+def _through_unknown(parents: list[Node], shape: torch.Size, batch: int) -> Whose:
+    for parent in parents:
+        if parent.sample is not None and parent.sample < len(shape) and shape[parent.sample] == batch:
+            return Whose(parent.sample)
+        if parent.owner is not None and parent.shape == shape:
+            return Whose(owner=parent.owner)
+    return Whose()
+
+
+def _axis_through(map: LinearMap | None, axis: int | None) -> int | None:
+    """The axis that the samples lie along after a map, if it leaves every sample where it was."""
+    if map is None or axis is None:
+        return axis
+    if isinstance(map, Gather):
+        return _through_gather(map, axis)
+    free = _free_axes(map)
+    if free is not None:
+        return axis if axis in free and _keeps(map, axis) else None
+    after = through(map, axis)
+    return after if after is not None and map.outside[after] == map.inside[axis] else None
+
+
+def _keeps(map: LinearMap, axis: int) -> bool:
+    return len(map.inside) == len(map.outside) and map.inside[axis] == map.outside[axis]
+
+
+def _free_axes(map: LinearMap) -> range | tuple[int, ...] | None:
+    """The axes along which a linear step works independently; None for maps that move or remove axes."""
+    ndim = len(map.inside)
+    if isinstance(map, Dense):
+        return range(ndim - 1)
+    if isinstance(map, Convolution):
+        return range(ndim - map.weight.ndim + 1)
+    if isinstance(map, Matmul):
+        return (*range(ndim - 2), ndim - 1) if map.left else range(ndim - 1)
+    if isinstance(map, Centering):
+        return tuple(d for d in range(ndim) if d not in map.dims) if tuple(map.view) == tuple(map.inside) else (0,)
+    if isinstance(map, Function):
+        return range(1) if map.batched else ()
+    return None
+
+
+def _through_gather(map: Gather, axis: int) -> int | None:
+    """The output axis whose coordinate is, for every entry, the coordinate of its source along ``axis``."""
+    index = map.index.view(map.outside)
+    stride = map.inside[axis + 1 :].numel()
+    source = index.div(stride, rounding_mode="floor") % map.inside[axis]
+    filled = index >= 0
+    order = sorted(range(len(map.outside)), key=lambda d: d != axis)
+    for d in order:
+        if map.outside[d] != map.inside[axis]:
+            continue
+        own = torch.arange(map.outside[d], device=index.device).view(-1, *(1,) * (len(map.outside) - d - 1))
+        if bool(((source == own) | ~filled).all()):
+            return d
+    return None
+
+
+def _by_entry(op: Op, maps: list[LinearMap | None], parents: list[Node], shape: torch.Size, batch: int) -> Whose:
+    """Entry by entry: where contributions of several samples meet, the entry is mixed."""
+    total: Tensor | None = None
+    for map, parent in zip(maps, parents, strict=True):
+        if _unowned(parent):
+            continue
+        code = _moved(op, map, codes_of(parent), shape, batch)
+        if isinstance(op, Multiply) and total is not None and bool((code == _MIXED).any()):
+            continue  # a factor that mixes samples scales the other one; relevance follows the other one
+        total = code if total is None else _merged(total, code)
+    if total is None:
+        return Whose()
+    return _named(_filled(total), batch)
+
+
+def _merged(a: Tensor, b: Tensor) -> Tensor:
+    one = torch.where(a == _NOBODY, b, a)
+    return torch.where((a != _NOBODY) & (b != _NOBODY) & (a != b), torch.full_like(one, _MIXED), one)
+
+
+def _moved(op: Op, map: LinearMap | None, code: Tensor, shape: torch.Size, batch: int) -> Tensor:
+    if map is None:
+        if code.shape == shape:
+            return code
+        return _kept(code, shape, range(code.ndim))
+    if isinstance(op, Linear | Select):
+        free = _free_axes(map)
+        if isinstance(map, Reduce):
+            return _reduced(map, code, shape)
+        return _kept(code, shape, free or (), map, batch)
+    return map.apply(code.to(torch.float64)[None])[0].round().long()
+
+
+def _reduced(map: Reduce, code: Tensor, shape: torch.Size) -> Tensor:
+    if not map.dims:
+        return code.reshape(shape)
+    low, high = code.amin(map.dims), code.amax(map.dims)
+    return torch.where(low == high, low, torch.full_like(low, _MIXED)).reshape(shape)
+
+
+def _kept(
+    code: Tensor, shape: torch.Size, free: range | tuple[int, ...], map: LinearMap | None = None, batch: int = 0
+) -> Tensor:
+    """Codes that vary along untouched axes only stay as they are; otherwise every sample is tried by itself."""
+    same = code.ndim == len(shape)
+    narrow = code
+    for d in range(code.ndim):
+        first = narrow.narrow(d, 0, 1)
+        if bool((narrow == first).all()):
+            narrow = first
+        elif not (same and d in free and code.shape[d] == shape[d]):
+            return _tried(code, shape, map, batch)
+    if not same:
+        return narrow.reshape(()).expand(shape) if narrow.numel() == 1 else _tried(code, shape, map, batch)
+    return narrow.expand(shape)
+
+
+def _tried(code: Tensor, shape: torch.Size, map: LinearMap | None, batch: int) -> Tensor:
+    total = torch.full(shape, _NOBODY, dtype=torch.long, device=code.device)
+    if map is None:
+        return torch.full_like(total, _MIXED)
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.rand(code.shape, generator=generator, dtype=torch.float64).to(code.device) + 0.5
+    like = getattr(map, "weight", getattr(map, "constant", None))
+    probe = probe.to(like.dtype) if isinstance(like, Tensor) else probe
+    for k in [_MIXED, *range(_FIRST, _FIRST + batch)]:
+        reached = map.apply((probe * (code == k))[None])[0] != 0
+        total = _merged(total, torch.where(reached, k, _NOBODY))
+    return total
+
+
+def _filled(code: Tensor) -> Tensor:
+    """Entries of nobody (constants, holes) take the sample of their slice, along the axis that tells samples apart."""
+    if not bool((code == _NOBODY).any()):
+        return code
+    for d in range(code.ndim):
+        lines = code.movedim(d, 0).reshape(code.shape[d], -1)
+        high = lines.amax(1)
+        low = torch.where(lines == _NOBODY, high[:, None], lines).amin(1)
+        if bool((low == high).all()) and bool((high != _NOBODY).all()):
+            return high.view(-1, *(1,) * (code.ndim - d - 1)).expand(code.shape)
+    return torch.where(code == _NOBODY, torch.full_like(code, _MIXED), code)
+
+
+def _named(code: Tensor, batch: int) -> Whose:
+    """The axis along which the samples lie in order, if there is one; else the owner map."""
+    for d in range(code.ndim):
+        if code.shape[d] == batch:
+            own = torch.arange(_FIRST, _FIRST + batch, device=code.device).view(-1, *(1,) * (code.ndim - d - 1))
+            if bool((code == own).all()):
+                return Whose(d)
+    return Whose(owner=code - _FIRST)

@@ -1,0 +1,118 @@
+"""Elementwise functions, addition and multiplication."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nrm.capture.ops import Combine, Multiply, Pointwise, Term
+from nrm.capture.recorder import Call
+from nrm.capture.vocabulary.reading import Steps, reads, wide
+from nrm.errors import CaptureError
+from nrm.operators import Expand
+
+
+@reads(
+    "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "hardtanh", "hardswish",
+    "hardsigmoid", "hardshrink", "softshrink", "tanhshrink", "softplus", "softsign", "sigmoid", "logsigmoid",
+    "log_sigmoid", "tanh", "exp", "exp2", "expm1", "log1p", "sqrt", "square", "abs", "absolute", "clamp", "clamp_min",
+    "clamp_max", "clip", "sin", "cos", "tan", "threshold", "rrelu", "erf", "erfc", "asinh", "arcsinh", "atan", "arctan",
+    "asin", "arcsin", "sinh", "cosh", "positive", "sinc", "logit", "expit", "nan_to_num", "rpow",
+)  # fmt: skip
+def _pointwise(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    if any(c.tracked(a) for a in (*args, *kwargs.values())):
+        return None
+    zero = torch.zeros((1,) * input.ndim, dtype=input.dtype, device=input.device)
+    offset = c.func(zero, *args, **kwargs)
+    if offset.numel() != 1 or not math.isfinite(float(offset)):
+        return None
+    return c.one(Pointwise(float(offset)), input)
+
+
+@reads("pow")
+def _pow(c: Call, input: Any, exponent: Any) -> Steps:
+    if c.tracked(exponent):
+        return None if c.tracked(input) or isinstance(input, Tensor) else c.one(Pointwise(1.0), exponent)
+    if isinstance(exponent, Tensor) and exponent.numel() == 1:
+        exponent = float(exponent)
+    if not isinstance(exponent, int | float) or exponent <= 0:
+        return None
+    return c.one(Pointwise(0.0), input)
+
+
+@reads("prelu")
+def _prelu(c: Call, input: Tensor, weight: Tensor) -> Steps:
+    return None if c.tracked(weight) else c.one(Pointwise(0.0), input)
+
+
+@reads("softmax", "log_softmax", "softmin")
+def _softmax(c: Call, input: Tensor, *_: Any, **__: Any) -> Steps:
+    return c.one(Pointwise(0.0, kind="softmax"), input)
+
+
+@reads("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout")
+def _dropout(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    if not torch.equal(c.result, input):
+        raise CaptureError(
+            f"{c.name} is active, so that the model has no fixed prediction", where=c.recorder.place(),
+            expected="eval mode", hint="model.eval(), or F.dropout(x, training=self.training)",
+        )  # fmt: skip
+    return c.one(Combine((Term(),)), input)
+
+
+@reads("add", "sub", "rsub")
+def _add(c: Call, input: Any, other: Any, *, alpha: float = 1) -> Steps:
+    signs = {"add": (1.0, float(alpha)), "sub": (1.0, -float(alpha)), "rsub": (-float(alpha), 1.0)}[c.name]
+    shape = c.result.shape
+    terms: list[Term] = []
+    inputs: list[int] = []
+    shift: Tensor | float | None = None
+    for value, sign in ((input, signs[0]), (other, signs[1])):
+        if not c.tracked(value) and _is_bias(c, value):
+            piece = value.detach() * sign if isinstance(value, Tensor) else float(value) * sign
+            shift = piece if shift is None else shift + piece
+            continue
+        tensor = value if c.tracked(value) else wide(c, value, shape)
+        move = None if tensor.shape == shape else Expand(tensor.shape, shape)
+        terms.append(Term(move, sign))
+        inputs.append(c.index(tensor))
+    return [(c.result, Combine(tuple(terms), shift, joins=True, kind="add"), inputs)]
+
+
+def _is_bias(c: Call, value: Any) -> bool:
+    """A constant that varies along the channel axis at most is a bias; anything larger is an input in the middle."""
+    if not isinstance(value, Tensor) or value.numel() == 1:
+        return True
+    channel = None
+    for other in c.tensors:
+        node = c.recorder.node(other)
+        channel = None if node.channel is None else node.channel - other.ndim
+    varies = [axis - value.ndim for axis, n in enumerate(value.shape) if n > 1]
+    return varies in ([channel], [-1])
+
+
+@reads("mul", "div")
+def _mul(c: Call, input: Any, other: Any, *, rounding_mode: Any = None) -> Steps:
+    if rounding_mode is not None:
+        return None
+    shape = c.result.shape
+    quotient = c.name == "div"
+    if c.tracked(input) and c.tracked(other):
+        moves = tuple(None if t.shape == shape else Expand(t.shape, shape) for t in (input, other))
+        return c.one(Multiply(moves, quotient), input, other)
+    if c.tracked(other) and quotient:
+        return None
+    x, factor = (input, other) if c.tracked(input) else (other, input)
+    move = None if x.shape == shape else Expand(x.shape, shape)
+    scale = factor.detach() if isinstance(factor, Tensor) else float(factor)
+    if isinstance(scale, Tensor) and not scale.is_floating_point():
+        scale = scale.to(c.result.dtype)
+    return c.one(Combine((Term(move, 1.0 / scale if quotient else scale),), kind="scale"), x)
+
+
+@reads("neg", "negative")
+def _neg(c: Call, input: Tensor) -> Steps:
+    return c.one(Combine((Term(None, -1.0),), kind="scale"), input)

@@ -1,0 +1,76 @@
+"""Functions that are made of others: run as those, so that every part is recorded by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+COMPOSED: dict[str, Callable[..., Any]] = {}
+
+
+def composes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function written with recorded calls for the functions of these names."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        COMPOSED.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+@composes("glu")
+def _glu(input: Tensor, dim: int = -1) -> Tensor:
+    signal, gate = input.chunk(2, dim)
+    return signal * torch.sigmoid(gate)
+
+
+@composes("addcmul")
+def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    product = tensor1 * tensor2
+    return input + (product if value == 1 else product * value)
+
+
+@composes("addcdiv")
+def _addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    quotient = tensor1 / tensor2
+    return input + (quotient if value == 1 else quotient * value)
+
+
+@composes("lerp")
+def _lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    return input * (1 - weight) + end * weight
+
+
+def _power_pool(pool: Callable[..., Tensor], space: int) -> Callable[..., Tensor]:
+    def power_pool(
+        input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+    ) -> Tensor:
+        """``(sum over the window of x^p)^(1/p)``, the sum as an average times the window's size."""
+        size = kernel_size**space if isinstance(kernel_size, int) else math.prod(kernel_size)
+        powers = input.pow(norm_type) if norm_type != 1 else input
+        total: Tensor = pool(powers, kernel_size, stride, 0, ceil_mode) * size
+        return total.pow(1.0 / norm_type) if norm_type != 1 else total
+
+    return power_pool
+
+
+composes("lp_pool1d")(_power_pool(F.avg_pool1d, 1))
+composes("lp_pool2d")(_power_pool(F.avg_pool2d, 2))
+composes("lp_pool3d")(_power_pool(F.avg_pool3d, 3))
+
+
+@composes("fractional_max_pool2d")
+def _fractional2d(*args: Any, **kwargs: Any) -> Tensor:
+    value: Tensor = F.fractional_max_pool2d_with_indices(*args, **kwargs)[0]
+    return value
+
+
+@composes("fractional_max_pool3d")
+def _fractional3d(*args: Any, **kwargs: Any) -> Tensor:
+    value: Tensor = F.fractional_max_pool3d_with_indices(*args, **kwargs)[0]
+    return value

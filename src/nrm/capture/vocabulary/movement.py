@@ -1,0 +1,200 @@
+"""Data movement: every output entry is a copy of one input entry.
+
+Where nothing simpler is known, a function is read by running it on the positions of its input: the result tells for
+every output entry where it came from (0: from nowhere).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nrm.capture.ops import Combine, Linear, Op, Term
+from nrm.capture.recorder import Call, tensors_in
+from nrm.capture.vocabulary.reading import Steps, flat, moved, positions, reads
+from nrm.operators import Expand, Function, Gather, Permute, Place, Reshape, Slice
+
+
+@reads(
+    "view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "contiguous",
+    "clone", "detach", "get:data", "alias", "atleast_1d", "atleast_2d", "atleast_3d", "get:real", "real", "deepcopy",
+    "view_copy", "squeeze_copy", "unsqueeze_copy", "detach_copy", "unsafe_view", "resolve_conj", "resolve_neg",
+)  # fmt: skip
+def _reshape(c: Call, input: Tensor, *_: Any, **__: Any) -> Steps:
+    if not isinstance(c.result, Tensor):
+        return None
+    if input.shape == c.result.shape:
+        return c.one(Combine((Term(),)), input)
+    return c.one(Combine((Term(Reshape(input.shape, c.result.shape)),)), input)
+
+
+@reads(
+    "permute", "transpose", "swapaxes", "swapdims", "t", "movedim", "moveaxis", "get:T", "get:mT", "get:H", "get:mH",
+    "adjoint",
+)  # fmt: skip
+def _permute(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    strides = torch.empty_strided(tuple(input.shape), tuple(range(1, input.ndim + 1)), device="meta")
+    marked = c.func(strides, *args, **kwargs)
+    return c.one(Combine((Term(Permute(input.shape, tuple(s - 1 for s in marked.stride()))),)), input)
+
+
+@reads("getitem", "select", "narrow")
+def _getitem(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    if c.name == "getitem":
+        index = args[0] if isinstance(args[0], tuple) else (args[0],)
+        if all(i is None or i is Ellipsis or (isinstance(i, int | slice) and not isinstance(i, bool)) for i in index):
+            return c.one(Combine((Term(Slice(input.shape, c.result.shape, index)),)), input)
+    elif not tensors_in_any(args, kwargs):
+        return _narrow(c, input, *args, **kwargs)
+    return _probe(c, input, *args, **kwargs)
+
+
+def tensors_in_any(*values: Any) -> bool:
+    """Whether there is a tensor among the values."""
+    return next(tensors_in(values), None) is not None
+
+
+def _narrow(c: Call, input: Tensor, dim: int, start: int = 0, length: int = 1, **kwargs: int) -> Steps:
+    dim = dim % input.ndim
+    start = kwargs.get("index", start) % max(input.shape[dim], 1) if length else start
+    where = start if c.name == "select" else slice(start, start + length)
+    return c.one(Combine((Term(Slice(input.shape, c.result.shape, (*(slice(None),) * dim, where))),)), input)
+
+
+@reads(
+    "chunk", "split", "split_with_sizes", "tensor_split", "unbind", "hsplit", "vsplit", "dsplit", "unsafe_chunk",
+    "unsafe_split",
+)  # fmt: skip
+def _split(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    places = c.func(positions(input), *args, **kwargs)
+    steps: list[tuple[Tensor, Op, list[int]]] = []
+    for piece, place in zip(c.result, places, strict=True):
+        index = _corner(input, piece, place)
+        move = Slice(input.shape, piece.shape, index) if index else Gather(
+            input.shape, piece.shape, place.long().flatten() - 1)  # fmt: skip
+        steps.append((piece, Combine((Term(move),)), [c.index(input)]))
+    return steps
+
+
+def _corner(input: Tensor, piece: Tensor, place: Tensor) -> tuple[Any, ...]:
+    """The slice of the input that a piece is, from the place of its first entry."""
+    if not piece.numel():
+        return (slice(0, 0),) if piece.shape[1:] == input.shape[1:] and not piece.shape[0] else ()
+    first = torch.unravel_index(place.flatten()[0].long() - 1, input.shape)
+    begin = [int(i) for i in first]
+    if piece.ndim == input.ndim:
+        return tuple(slice(b, b + n) for b, n in zip(begin, piece.shape, strict=True))
+    dim = next(d for d in range(input.ndim) if input.shape[:d] + input.shape[d + 1 :] == piece.shape and (
+        not any(begin[:d]) and not any(begin[d + 1 :])))  # fmt: skip
+    return (*(slice(None),) * dim, begin[dim])
+
+
+@reads("cat", "concat", "concatenate")
+def _cat(c: Call, tensors: Any, dim: int = 0) -> Steps:
+    dim = dim % c.result.ndim
+    terms, inputs, start = [], [], 0
+    for t in tensors:
+        if t.ndim == 1 and t.numel() == 0:
+            continue
+        index = (*(slice(None),) * dim, slice(start, start + t.shape[dim]))
+        start += t.shape[dim]
+        terms.append(Term(Place(t.shape, c.result.shape, index)))
+        inputs.append(c.index(t))
+    return [(c.result, Combine(tuple(terms)), inputs)]
+
+
+@reads("stack")
+def _stack(c: Call, tensors: Any, dim: int = 0) -> Steps:
+    dim = dim % c.result.ndim
+    terms = [Term(Place(t.shape, c.result.shape, (*(slice(None),) * dim, i))) for i, t in enumerate(tensors)]
+    return [(c.result, Combine(tuple(terms)), [c.index(t) for t in tensors])]
+
+
+@reads("hstack", "vstack", "dstack", "column_stack", "row_stack", "block_diag")
+def _stacked(c: Call, *tensors: Any) -> Steps:
+    sources, start, codes = flat(tensors), 1, []
+    for t in sources:
+        codes.append(positions(t, start))
+        start += t.numel()
+    together = c.func(*codes) if c.name == "block_diag" else c.func(codes)
+    return [moved(c, c.result, sources, together)]
+
+
+@reads("expand", "expand_as", "broadcast_to")
+def _expand(c: Call, input: Tensor, *_: Any, **__: Any) -> Steps:
+    return c.one(Combine((Term(Expand(input.shape, c.result.shape)),)), input)
+
+
+@reads("pad")
+def _pad(c: Call, input: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Steps:
+    if mode != "constant":
+        return _probe(c, input, pad, mode)
+    if any(p < 0 for p in pad):
+        return _probe(c, input, pad) if not value else None
+    inner = [slice(None)] * input.ndim
+    for k in range(len(pad) // 2):
+        axis = input.ndim - 1 - k
+        inner[axis] = slice(pad[2 * k], pad[2 * k] + input.shape[axis])
+    place = Place(input.shape, c.result.shape, tuple(inner))
+    border = torch.full_like(c.result, float(value or 0.0))
+    hole = place.apply(torch.ones((1, *input.shape), device=input.device))[0] == 0
+    own = torch.arange(border.numel(), device=border.device).view(border.shape)
+    filled = Gather(border.shape, border.shape, torch.where(hole, own, torch.full_like(own, -1)).flatten())
+    return [(c.result, Combine((Term(place), Term(filled))), [c.index(input), c.constant(border)])]
+
+
+@reads(
+    "flip", "fliplr", "flipud", "roll", "repeat", "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle",
+    "channel_shuffle", "native_channel_shuffle", "unfold", "im2col", "gather", "index_select", "take", "rot90",
+    "diagonal", "tril", "triu", "take_along_dim", "masked_select", "as_strided", "diag_embed", "diag", "max_unpool1d",
+    "max_unpool2d", "max_unpool3d", "unfold_copy", "diagflat",
+)  # fmt: skip
+def _probe(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    if any(c.tracked(a) for a in (*flat(args), *kwargs.values())):
+        return None
+    places = positions(input)
+    if c.name == "as_strided":
+        places = torch.empty_strided(tuple(input.shape), input.stride(), dtype=places.dtype).copy_(places)
+    return [moved(c, c.result, [input], c.func(places, *args, **kwargs))]
+
+
+@reads(
+    "scatter", "index_copy", "index_fill", "masked_scatter", "select_scatter", "slice_scatter", "diagonal_scatter",
+    "index_put",
+)  # fmt: skip
+def _overwrite(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    """Some entries of a tensor replaced by those of another one, or by a number."""
+    if kwargs.get("reduce") or kwargs.get("accumulate"):
+        return None
+    names = {"value": "value", "src": "src", "source": "source", "values": "values"}
+    key = next((names[k] for k in kwargs if k in names), None)
+    new = kwargs[key] if key else args[-1]
+    source = new if isinstance(new, Tensor) else torch.as_tensor(new, dtype=c.result.dtype, device=c.result.device)
+    code = positions(source, 1 + input.numel())
+    code_or_number = code if isinstance(new, Tensor) else float(code)
+    if key:
+        together = c.func(positions(input), *args, **{**kwargs, key: code_or_number})
+    else:
+        together = c.func(positions(input), *args[:-1], code_or_number, **kwargs)
+    return [moved(c, c.result, [input, source], together)]
+
+
+@reads("index_add", "scatter_add")
+def _add_at(c: Call, input: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    """A tensor plus another one whose entries are added at given places."""
+    func, alpha = c.func, kwargs.get("alpha", 1)
+    source = kwargs.get("source", kwargs.get("src", args[0] if args else None))
+    shape, like = input.shape, torch.zeros_like(input)
+    if not isinstance(source, Tensor):
+        return None
+
+    def function(v: Tensor) -> Tensor:
+        result: Tensor = func(like.to(v.dtype).expand(shape), dim, index, v)
+        return result
+
+    map = Function(source.shape, shape, function, batched=False, name=c.name)
+    placed = c.recorder.add(Linear(map, "pool"), [c.index(source)], function(source), "scatter")
+    terms = (Term(), Term(None, float(alpha)))
+    return [(c.result, Combine(terms, joins=True, kind="add"), [c.index(input), placed])]

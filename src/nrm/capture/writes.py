@@ -1,0 +1,273 @@
+"""Writing in place: who sees the new value, who keeps the old one, and what belongs to the user.
+
+In-place calls are replaced by their out-of-place form. The tensor that is written then stands for the new node, and
+every other tensor on the same memory gets a node that moves the new data to it; nodes keep their old values. Memory
+that was constant when it was first written with tracked data (a buffer to be filled) may have views that nobody has
+seen yet: the writes are remembered, and such a view catches up when it is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nrm.capture.ops import Combine, Term
+from nrm.errors import CaptureError
+from nrm.operators import Gather, Reshape
+
+if TYPE_CHECKING:
+    from nrm.capture.recorder import Recorder
+
+VIEWS = {"squeeze", "unsqueeze", "t", "transpose", "swapaxes", "swapdims", "as_strided"}
+"""In-place calls that change the shape only: the memory stays as it is."""
+
+FILLS = {"zero", "fill", "normal", "uniform", "bernoulli", "exponential", "random", "log_normal", "cauchy", "geometric"}
+"""In-place calls whose result does not depend on what was there."""
+
+
+@dataclass(eq=False)
+class _History:
+    """Constant memory that was written with tracked data: what was there before, and the writes in their order."""
+
+    keeper: Tensor
+    before: Tensor
+    log: list[tuple[Tensor, int]] = field(default_factory=list)
+
+
+class Memory:
+    """The model's own memory, to be given back, and the histories of constant memory that became tracked."""
+
+    def __init__(self, own: list[Tensor]) -> None:
+        self.histories: dict[int, _History] = {}
+        self._own = {_pointer(t): t for t in own if t.numel()}
+        self._saved: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def protect(self, target: Any) -> None:
+        """Remembers a parameter or buffer before anything is written into its memory."""
+        if not isinstance(target, Tensor) or not target.numel():
+            return
+        owner = self._own.get(_pointer(target))
+        if owner is not None and id(owner) not in self._saved:
+            self._saved[id(owner)] = (owner, owner.data, owner.detach().clone())
+
+    def restore(self) -> None:
+        """Gives parameters and buffers that the forward pass wrote into their memory and values back."""
+        for tensor, memory, value in self._saved.values():
+            tensor.data = memory
+            memory.copy_(value)
+        self._saved.clear()
+
+
+def in_place(r: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Any call that writes into its first argument."""
+    target = args[0]
+    if not target.is_floating_point():
+        r.notes.append(f"{r.place()}: float data is written into integers; what follows is held constant")
+        return func(*args, **kwargs)
+    _promote(r, target)
+    if name == "setitem":
+        return _assign(r, target, args[1], args[2])
+    if name in ("requires_grad", "detach"):
+        return target
+    if name in FILLS:
+        filled = target.detach().clone()
+        func(filled, *args[1:], **kwargs)
+        return _fill(r, target, filled)
+    if name == "copy":
+        return _copy(r, target, args[1])
+    twin = _out_of_place(r, func)
+    if name in VIEWS:
+        return _reshape(r, target, twin(*args, **kwargs), name, args, kwargs, twin)
+    return write(r, target, twin(*args, **kwargs), name, args, kwargs, twin)
+
+
+def write(
+    r: Recorder, target: Tensor, result: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any
+) -> Tensor:
+    """Makes ``target`` stand for the result of a call."""
+    if result is target:
+        return target
+    if result.shape != target.shape:
+        raise CaptureError(
+            f"{name} writes into a tensor of another shape", where=r.place(),
+            got=f"{tuple(result.shape)} into {tuple(target.shape)}", hint="use its return value",
+        )  # fmt: skip
+    r.record(func, name, args, kwargs, result)
+    _store(r, target, result, r.live.pop(id(result))[1])
+    return target
+
+
+def catch_up(r: Recorder, tensor: Tensor) -> bool:
+    """Whether an unknown tensor is a view of constant memory that was written with tracked data since."""
+    if not r.memory.histories or not tensor.is_floating_point() or not tensor.numel():
+        return False
+    history = r.memory.histories.get(_pointer(tensor))
+    if history is None:
+        return False
+    moves = [(index, _overlap(written, tensor)) for written, index in history.log]
+    if not any(bool((inside >= 0).any()) for _, (inside, _) in moves):
+        return False
+    old = history.before.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).clone()
+    current = r.constant(old, "buffer", r.sample_axis(old), old.ndim - 1 if old.ndim > 1 else None)
+    for index, (inside, kept) in moves:
+        if bool((inside >= 0).any()):
+            old = torch.where(inside >= 0, r.nodes[index].value.reshape(-1)[inside.clamp(min=0)], old.reshape(-1))
+            old = old.reshape(tensor.shape)
+            current = _patched(r, tensor.shape, old, current, index, inside, kept)
+    r.follow(tensor, current)
+    return True
+
+
+def _out_of_place(r: Recorder, func: Any) -> Any:
+    plain = getattr(func, "__name__", "")
+    twin = f"__{plain[3:-2]}__" if plain.startswith("__i") else plain[:-1]
+    found = getattr(Tensor, twin, None) or getattr(torch, twin, None) or getattr(F, twin, None)
+    if found is None:
+        raise CaptureError(
+            f"in-place call {plain} cannot be followed", where=r.place(), hint="use its out-of-place form"
+        )
+    return found
+
+
+def _promote(r: Recorder, target: Tensor) -> None:
+    """A constant buffer of another precision that is about to hold tracked data gets the working precision."""
+    if target.dtype != r.dtype:
+        r.memory.protect(target)
+        target.data = target.data.to(r.dtype)
+
+
+def _copy(r: Recorder, target: Tensor, source: Any) -> Tensor:
+    if not r.tracked(source):
+        value = source if isinstance(source, Tensor) else torch.as_tensor(source)
+        return _fill(r, target, value.to(target).expand(target.shape).clone())
+    result = source.expand(target.shape).clone()
+    return write(r, target, result, "expand_as", (source, target), {}, Tensor.expand_as)
+
+
+def _fill(r: Recorder, target: Tensor, value: Tensor) -> Tensor:
+    """Constant data over a tracked tensor: views of it see a constant there."""
+    if not r.tracked(target):
+        r.memory.protect(target)
+        target.detach().copy_(value)
+        return target
+    like = r.node(target)
+    _store(r, target, value, r.constant(value.clone(), "fill", like.sample, like.channel))
+    r.nodes[r.live[id(target)][1]].owner = like.owner
+    return target
+
+
+def _reshape(
+    r: Recorder, target: Tensor, result: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any
+) -> Tensor:
+    r.record(func, name, args, kwargs, result)
+    _, index = r.live.pop(id(result))
+    target.data = result.detach()
+    r.follow(target, index)
+    return target
+
+
+def _assign(r: Recorder, target: Tensor, where: Any, value: Any) -> None:
+    """``target[where] = value``."""
+    result = target.detach().clone()
+    result[where] = value
+    slot = value if r.tracked(value) else result[where].clone()
+    positions = torch.arange(target.numel(), device=target.device).view(target.shape)
+    kept, filled = positions.clone(), torch.full_like(positions, -1)
+    kept[where] = -1
+    filled[where] = torch.arange(slot.numel(), device=target.device).view(slot.shape)
+    old = r.node(target).index if r.tracked(target) else _adopted(r, target)
+    new = r.node(slot).index if r.tracked(slot) else r.constant(slot, "setitem")
+    index = _patched(r, target.shape, result, old, new, filled.flatten(), kept.flatten(), "setitem")
+    _store(r, target, result, index)
+
+
+def _adopted(r: Recorder, target: Tensor) -> int:
+    """A constant buffer that is about to be written with tracked data, as a source with its old value."""
+    value = target.detach().clone()
+    return r.constant(value, "buffer", r.sample_axis(value), value.ndim - 1 if value.ndim > 1 else None)
+
+
+def _store(r: Recorder, target: Tensor, result: Tensor, index: int) -> None:
+    """The target now holds the result; every tensor on the same memory follows."""
+    fresh = not r.tracked(target)
+    aliases = [] if fresh and _pointer(target) not in r.memory.histories else _aliases(r, target)
+    r.memory.protect(target)
+    if not fresh and not aliases and _owns_storage(target) and _pointer(target) not in r.memory.histories:
+        target.data = result
+        r.nodes[index].value = target.detach()
+        r.follow(target, index)
+        return
+    _freeze(r, _pointer(target))
+    if fresh and _pointer(target) not in r.memory.histories:
+        r.memory.histories[_pointer(target)] = _History(target, _whole(target).clone())
+    moves = [(t, r.live[id(t)][1], _overlap(target, t)) for t in aliases]
+    target.detach().copy_(result)
+    r.nodes[index].value = target.detach().clone()
+    r.follow(target, index)
+    if _pointer(target) in r.memory.histories:
+        r.memory.histories[_pointer(target)].log.append((_geometry(target), index))
+    for t, old, (inside, kept) in moves:
+        if bool((inside >= 0).any()):
+            r.follow(t, _patched(r, t.shape, t.detach().clone(), old, index, inside, kept))
+
+
+def _patched(
+    r: Recorder, shape: torch.Size, value: Tensor, old: int, new: int, inside: Tensor, kept: Tensor, name: str = "write"
+) -> int:
+    """A tensor of which some entries are new data (``inside`` says which) and the others what they were."""
+    source = r.nodes[new].shape
+    if bool((inside >= 0).all()):
+        own = torch.arange(source.numel(), device=inside.device)
+        straight = len(own) == len(inside) and torch.equal(inside, own)
+        term = Term(Reshape(source, shape)) if straight else Term(Gather(source, shape, inside))
+        return r.add(Combine((term,)), [new], value, name)
+    terms = (Term(Gather(shape, shape, kept)), Term(Gather(source, shape, inside)))
+    return r.add(Combine(terms), [old, new], value, name)
+
+
+def _freeze(r: Recorder, pointer: int) -> None:
+    """Nodes keep the values they had."""
+    for node in r.nodes:
+        if node.value.numel() and _pointer(node.value) == pointer:
+            node.value = node.value.clone()
+
+
+def _aliases(r: Recorder, target: Tensor) -> list[Tensor]:
+    pointer = _pointer(target)
+    return [t for t, _ in r.live.values() if t is not target and t.numel() and _pointer(t) == pointer]
+
+
+def _pointer(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _geometry(tensor: Tensor) -> Tensor:
+    """Shape and strides of a tensor on its memory, also if the tensor gets another shape later."""
+    return tensor.detach()
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    size = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.detach().as_strided((size,), (1,), 0)
+
+
+def _owns_storage(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def _overlap(written: Tensor, alias: Tensor) -> tuple[Tensor, Tensor]:
+    """For every entry of ``alias``: where it lies in ``written`` (-1: nowhere), and itself if it was not written."""
+    size = written.untyped_storage().nbytes() // written.element_size()
+    slots = torch.full((size,), -1, dtype=torch.long, device=written.device)
+    positions = torch.arange(size, device=written.device)
+    slots[positions.as_strided(written.shape, written.stride(), written.storage_offset()).reshape(-1)] = torch.arange(
+        written.numel(), device=written.device
+    )
+    places = positions.as_strided(alias.shape, alias.stride(), alias.storage_offset()).reshape(-1)
+    inside = slots[places]
+    own = torch.arange(alias.numel(), device=alias.device)
+    return inside, torch.where(inside < 0, own, torch.full_like(own, -1))

@@ -1,0 +1,211 @@
+"""Where a layer is on the tape: tensors, edges, drains, and the cuts through them."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import replace
+
+import torch
+
+from nrm.capture import Combine, Linear, Node, Pointwise, Source, Tape, unknown_layer
+from nrm.errors import QuestionError
+from nrm.measure.frame import Frame
+from nrm.measure.layers import Cut
+from nrm.measure.sweep import Base, Kept, Site
+from nrm.measure.values import Layer
+from nrm.rules import Network
+
+PORTS = ("bias", "offset", "sink")
+
+
+class Places:
+    """The layers of one measure: from a name to a site with its geometry."""
+
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+
+    @property
+    def _network(self) -> Network:
+        return self._kept.network
+
+    @property
+    def _tape(self) -> Tape:
+        return self._kept.network.tape
+
+    @property
+    def _base(self) -> Base:
+        return self._kept.base
+
+    # ---- names -----------------------------------------------------------------------------------------------
+
+    def resolve(self, layer: Layer) -> tuple[Site, Frame]:
+        """The site of a layer, and its geometry."""
+        if not isinstance(layer, Layer):
+            raise QuestionError("not a layer", got=repr(layer)[:120], hint="R['name'] or nrm.layer('name')")
+        if layer.consumer is not None:
+            source, consumer = self._edge_ends(layer)
+            return Site(source.index, consumer.index), self.frame(source, str(layer))
+        if layer.name == "input" and len(self._tape.names.get("input", ())) > 1:
+            raise self._several_inputs()
+        drain = self._drain(layer.name)
+        if drain is not None:
+            return drain
+        node = self._tape.find(layer.name)
+        return Site(node.index), self.frame(node, layer.name)
+
+    def frame(self, node: Node, label: str | None = None) -> Frame:
+        """The geometry of a tensor."""
+        return Frame(
+            label or node.name, node.shape, node.sample, node.channel, self._tape.batch, node.value.device, node.owner
+        )
+
+    def known(self, layer: Layer) -> Layer:
+        """The same layer with what this capture knows of it."""
+        site, frame = self.resolve(layer)
+        shape = "x".join(map(str, frame.layer_shape)) or "one number"
+        channel = layer.channel_axis if layer.channel_axis is not None else frame.layer_channel
+        axis = "" if channel is None else f", channels on axis {channel}"
+        kind = site.port or getattr(self._tape.nodes[site.node].op, "kind", "")
+        return replace(layer, facts=f"{shape}{axis}, {'edge' if site.consumer is not None else kind}")
+
+    def names(self) -> list[str]:
+        """Every name that a layer can be asked for by, in the order of the forward pass."""
+        found = {(index, k > 0, name if len(calls) == 1 else f"{name}#{k}"): None
+                 for name, calls in self._tape.names.items() for k, index in enumerate(calls)}  # fmt: skip
+        return [*dict.fromkeys(name for _, _, name in sorted(found, key=lambda f: f[0])), "output"]
+
+    def find(self, pattern: str) -> list[Layer]:
+        """The layers whose name matches a pattern, in the order of the forward pass; each tensor once."""
+        found: dict[int, Layer] = {}
+        for name, calls in self._tape.names.items():
+            for k, index in enumerate(calls):
+                full = name if len(calls) == 1 else f"{name}#{k}"
+                if fnmatch.fnmatchcase(full, pattern) or fnmatch.fnmatchcase(name, pattern):
+                    found.setdefault(index, Layer(full))
+        if not found:
+            raise unknown_layer(pattern, self._tape)
+        return [self.known(found[i]) for i in sorted(found)]
+
+    def _several_inputs(self) -> QuestionError:
+        names = [self._tape.nodes[i].name for i in self._tape.inputs]
+        return QuestionError(
+            f"the model has {len(names)} inputs", got="'input'", expected="one of " + ", ".join(map(repr, names)),
+            hint=f"R[{names[0]!r}]; R.inputs is the whole input cut",
+        )  # fmt: skip
+
+    # ---- edges -----------------------------------------------------------------------------------------------
+
+    def _edge_ends(self, layer: Layer) -> tuple[Node, Node]:
+        assert layer.consumer is not None
+        tape = self._tape
+        if layer.consumer == "skip":
+            return self._skip_ends(layer.name)
+        source, consumer = tape.find(layer.name), tape.find(layer.consumer)
+        if source.index not in consumer.inputs:
+            readers = ", ".join(repr(tape.nodes[c].name) for c in tape.consumers[source.index]) or "nobody"
+            raise QuestionError(
+                "there is no such edge", got=str(layer), expected=f"a consumer of {layer.name!r}: {readers}"
+            )
+        return source, consumer
+
+    def _skip_ends(self, name: str) -> tuple[Node, Node]:
+        tape, node = self._tape, self._tape.find(name)
+        while not (isinstance(node.op, Combine) and node.op.kind == "add") and len(node.inputs) == 1:
+            if isinstance(node.op, Linear):
+                break
+            node = tape.nodes[node.inputs[0]]
+        plain = [j for j in node.inputs if not self._network.rules.open[j]]
+        if not (isinstance(node.op, Combine) and node.op.kind == "add") or len(plain) != 1 or len(node.inputs) < 2:
+            raise QuestionError(
+                f"layer {name!r} has no single skip connection", got=f"{len(plain)} plain terms",
+                expected="a block that ends in an addition with exactly one plain term",
+                hint="R.edge(source, consumer) names any edge",
+            )  # fmt: skip
+        return tape.nodes[plain[0]], node
+
+    # ---- drains ----------------------------------------------------------------------------------------------
+
+    def drains(self, above: int = -1) -> list[Layer]:
+        """The biases, offsets and sinks that receive relevance, of the nodes after ``above``."""
+        return [Layer(_drain_name(self._tape.nodes[i], port)) for i, port in sorted(self._base.drains) if i > above]
+
+    def biases(self) -> list[Layer]:
+        """The biases that receive relevance."""
+        return [
+            Layer(_drain_name(self._tape.nodes[i], port)) for i, port in sorted(self._base.drains) if port == "bias"
+        ]
+
+    def _drain(self, name: str) -> tuple[Site, Frame] | None:
+        stem, _, call = name.partition("#")
+        for port in PORTS:
+            suffix = f".{port}"
+            if name in self._tape.names or not (stem.endswith(suffix) or name.endswith(suffix)):
+                continue
+            base = name.removesuffix(suffix) if name.endswith(suffix) else stem.removesuffix(suffix) + f"#{call}"
+            node = self._tape.find(base)
+            if (node.index, port) not in self._base.drains and not self._may_drain(node, port):
+                raise QuestionError(
+                    f"layer {base!r} has no {port} of its own", got=repr(name),
+                    hint="R.biases and R.inputs list what there is; a fused step has one bias, at its last tensor",
+                )  # fmt: skip
+            shape = torch.Size(self._network.drain_shape(node.index, port))
+            sample = node.sample if port == "sink" else (0 if node.sample is not None else None)
+            channel = node.channel if port == "sink" else len(shape) - 1
+            frame = Frame(name, shape, sample, channel, self._tape.batch, node.value.device)
+            return Site(node.index, port=port), frame
+        return None
+
+    def _may_drain(self, node: Node, port: str) -> bool:
+        if port == "offset":
+            return isinstance(node.op, Pointwise) and node.op.offset != 0
+        return self._network.rules.is_terminal(node.index) or (port == "sink" and isinstance(node.op, Pointwise))
+
+    # ---- cuts ------------------------------------------------------------------------------------------------
+
+    def inputs(self) -> Cut:
+        """The whole input cut."""
+        parts = [Layer(n.name) for n in self._tape.sources if n.index in self._base.arrivals]
+        return Cut("inputs", (*parts, *self.drains()))
+
+    def cut(self, layer: Layer) -> Cut:
+        """The cut through a layer, with its bypass."""
+        site, _ = self.resolve(layer)
+        if site.port or site.consumer is not None:
+            raise QuestionError(
+                "a cut goes through a tensor", got=repr(layer), expected="a layer, not an edge or a bias"
+            )
+        return Cut(str(layer), (layer, *self.bypass(site.node)))
+
+    def bypass(self, here: int) -> list[Layer]:
+        """What every walk that avoids a node passes instead, at its height."""
+        tape, live = self._tape, self._base.arrivals
+        parts: list[Layer] = []
+        for node in tape.nodes:
+            if node.index == here or node.index not in live:
+                continue
+            if node.index > here:
+                if isinstance(node.op, Source):
+                    parts.append(Layer(node.name))
+                continue
+            readers = [c for c in tape.consumers[node.index] if c in live and self._feeds(node.index, c)]
+            later = [c for c in readers if c > here]
+            if later and len(later) == len(readers):
+                parts.append(Layer(node.name))
+            else:
+                parts += [Layer(node.name, consumer=tape.nodes[c].name) for c in later]
+        return parts + self.drains(here)
+
+    def _feeds(self, i: int, consumer: int) -> bool:
+        node = self._tape.nodes[consumer]
+        return any(j == i and self._network.rules.coefficient(consumer, p) != 0 for p, j in enumerate(node.inputs))
+
+    def cut_flags(self) -> dict[int, bool]:
+        """For every tensor that relevance reaches: whether it is a cut by itself."""
+        return {
+            node.index: not self.bypass(node.index) for node in self._tape.nodes if node.index in self._base.arrivals
+        }
+
+
+def _drain_name(node: Node, port: str) -> str:
+    stem, mark, call = node.name.partition("#")
+    return f"{stem}.{port}{mark}{call}"

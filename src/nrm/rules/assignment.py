@@ -1,0 +1,206 @@
+"""Which rule every step of a tape gets, and which steps share columns. Structure only: no message is touched here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from nrm.capture import Combine, Linear, Multiply, Pointwise, Tape, Unknown
+from nrm.errors import CaptureError, RuleError
+from nrm.rules.composites import Composite, choices, reads_input
+from nrm.rules.density import START, effective
+from nrm.rules.rules import LRP0, NEGATIVE, AlphaBeta, Key, Pass, Product, Rule, Sum
+
+GATES = ("sigmoid", "softmax", "exp", "hardsigmoid", "log_softmax", "softmin")
+
+
+class Assignment:
+    """The rules of a tape.
+
+    A density can enter a tensor that is ``open``: it ends in linear steps, seen through movement, scaling and norms.
+    A ``reached`` tensor can receive relevance.
+    """
+
+    def __init__(self, tape: Tape, composite: Composite, bias: str) -> None:
+        self.tape = tape
+        self.composite = composite
+        self._bias = bias
+        self._choices = choices(composite, tape)
+        self._first = reads_input(tape) if composite.first is not None else set()
+        self._pools: dict[int, Rule | None] = {}
+        self._key_sets: dict[tuple[int, Rule | None], set[Key]] = {}
+        self.open = self._find_open()
+        self.reached = self._find_reached()
+        self._check()
+
+    def _find_open(self) -> list[bool]:
+        """Which tensors a density can enter: they end in linear steps, seen through movement, scaling and norms."""
+        open_: list[bool] = []
+        for node in self.tape.nodes:
+            op = node.op
+            if isinstance(op, Linear):
+                open_.append(True)
+            elif isinstance(op, Combine):
+                if op.kind == "batchnorm":
+                    open_.append(True)
+                elif op.joins:
+                    single = len(self.tape.consumers[node.index]) == 1 or (len(op.terms) == 1)
+                    open_.append(single)
+                else:
+                    open_.append(any(open_[i] for i in node.inputs))
+            else:
+                open_.append(False)
+        return open_
+
+    def _find_reached(self) -> list[bool]:
+        """Which tensors relevance can arrive at. What lies behind a closed gate needs no rule."""
+        reached = [False] * len(self.tape.nodes)
+        reached[self.tape.output] = True
+        for node in reversed(self.tape.nodes):
+            if not reached[node.index]:
+                continue
+            for position, i in enumerate(node.inputs):
+                if self.coefficient(node.index, position) != 0:
+                    reached[i] = True
+        return reached
+
+    def _check(self) -> None:
+        for node in self.tape.nodes:
+            if not self.reached[node.index]:
+                continue
+            if isinstance(node.op, Unknown):
+                raise CaptureError(
+                    f"no rule for {node.op.function}", where=node.op.where,
+                    got=f"a tensor of shape {tuple(node.shape)} on the way to the output",
+                    expected="an op of the vocabulary, or one that you registered",
+                    hint=f"nrm.register({node.op.function!r}, ...) tells how its relevance is shared",
+                )  # fmt: skip
+            if self.is_terminal(node.index):
+                self.pool(node.index)
+
+    def is_terminal(self, i: int) -> bool:
+        """Whether the node's step has columns of its own."""
+        op = self.tape.nodes[i].op
+        return isinstance(op, Linear) or (isinstance(op, Combine) and op.joins)
+
+    def coefficient(self, i: int, position: int) -> float:
+        """alpha: the share of an input in a step where several variables meet."""
+        op, choice = self.tape.nodes[i].op, self._choices.get(i)
+        if isinstance(op, Multiply):
+            product = choice if isinstance(choice, Product) else self.composite.product
+            return self._product_shares(i, product)[position]
+        if isinstance(op, Combine) and isinstance(choice, Sum):
+            return self._sum_shares(i, choice)[position]
+        return 1.0
+
+    def _product_shares(self, i: int, product: Product) -> list[float]:
+        node = self.tape.nodes[i]
+        op = node.op
+        assert isinstance(op, Multiply)
+        if op.quotient:
+            return [1.0] + [0.0] * (len(node.inputs) - 1)
+        gates = [self._gate_distance(j) for j in node.inputs]
+        nearest = min(gates)
+        is_gate = [nearest < math.inf and d == nearest for d in gates]
+        if all(is_gate) or not any(is_gate):
+            return [1.0 / len(gates)] * len(gates)
+        weights = [product.gate if g else product.signal for g in is_gate]
+        total = sum(weights)
+        if not total:
+            raise RuleError("the coefficients of a product sum to 0", where=node.name, got=repr(product))
+        return [w / total for w in weights]
+
+    def _gate_distance(self, i: int) -> float:
+        """How many elementwise steps and movements lie between a factor and a squashing function."""
+        for distance in range(8):
+            node = self.tape.nodes[i]
+            if node.function in GATES:
+                return distance
+            if not isinstance(node.op, Pointwise | Combine) or len(node.inputs) != 1:
+                return math.inf
+            i = node.inputs[0]
+        return math.inf
+
+    def _sum_shares(self, i: int, choice: Sum) -> list[float]:
+        node = self.tape.nodes[i]
+        if isinstance(choice.alpha, tuple):
+            alphas = choice.alpha if len(choice.alpha) == len(node.inputs) else choice.alpha * len(node.inputs)
+            return [float(a) for a in alphas[: len(node.inputs)]]
+        return [float(choice.alpha.get("branch" if self.open[j] else "skip", 1.0)) for j in node.inputs]
+
+    def leaf_rule(self, i: int) -> Rule:
+        """The rule of a linear step."""
+        op, choice = self.tape.nodes[i].op, self._choices.get(i)
+        assert isinstance(op, Linear)
+        if isinstance(choice, Rule):
+            return choice
+        if i in self._first and self.composite.first is not None:
+            return self.composite.first
+        return self.composite.kind(op.kind)
+
+    def plain_rule(self, i: int, inherited: Rule) -> Rule:
+        """The rule of terms that enter a combination as they are: the rule of the branch they join."""
+        op = self.tape.nodes[i].op
+        assert isinstance(op, Combine)
+        if not op.joins:
+            return inherited
+        choice = self._choices.get(i)
+        if isinstance(choice, Rule):
+            return choice
+        if isinstance(choice, Sum) and choice.rule is not None:
+            return choice.rule
+        if op.kind == "batchnorm" or len(op.terms) == 1:
+            return inherited if inherited is not START else (Pass() if self._bias == "ignore" else LRP0())
+        branch = next((r for j in self.tape.nodes[i].inputs if (r := self._branch_rule(j)) is not None), None)
+        return branch if branch is not None else self.composite.add
+
+    def _branch_rule(self, j: int) -> Rule | None:
+        """The rule of the linear step that a term ends in."""
+        node = self.tape.nodes[j]
+        if not self.open[j]:
+            return None
+        if isinstance(node.op, Linear):
+            return self.leaf_rule(j) if node.op.kind in ("conv", "linear") else None
+        return next((r for i in node.inputs if (r := self._branch_rule(i)) is not None), None)
+
+    def leaves(self, i: int, rule: Rule) -> Iterator[Rule]:
+        """The rules of everything that shares the columns of node i."""
+        node = self.tape.nodes[i]
+        if isinstance(node.op, Linear):
+            yield self.leaf_rule(i)
+            return
+        rule = self.plain_rule(i, rule)
+        for j in node.inputs:
+            if self.open[j]:
+                yield from self.leaves(j, rule)
+            else:
+                yield rule
+
+    def pool(self, i: int) -> Rule | None:
+        """The alpha-beta rule that pools all blocks of a column, if one of them has it."""
+        if i in self._pools:
+            return self._pools[i]
+        found = {r for r in self.leaves(i, START) if isinstance(r, AlphaBeta)}
+        if len(found) > 1:
+            raise RuleError(
+                "two alpha-beta rules meet in one column", where=self.tape.nodes[i].name,
+                got=", ".join(sorted(map(repr, found))), expected="one rule for all branches of a sum",
+            )  # fmt: skip
+        self._pools[i] = next(iter(found), None)
+        return self._pools[i]
+
+    def keys(self, i: int, override: Rule | None) -> set[Key]:
+        if (i, override) not in self._key_sets:
+            keys = {k for r in self.leaves(i, START) for k in effective(r, override).keys}
+            self._key_sets[i, override] = keys - {NEGATIVE}
+        return self._key_sets[i, override]
+
+    def is_linear(self, i: int, rule: Rule) -> bool:
+        """Whether every block is LRP-0 with coefficient 1, so that the column sum is the value without its biases."""
+        node = self.tape.nodes[i]
+        if isinstance(node.op, Linear):
+            return isinstance(self.leaf_rule(i), LRP0)
+        rule = self.plain_rule(i, rule)
+        if any(self.coefficient(i, p) != 1 for p in range(len(node.inputs))):
+            return False
+        return all(self.is_linear(j, rule) if self.open[j] else isinstance(rule, LRP0) for j in node.inputs)

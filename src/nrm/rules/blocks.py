@@ -1,0 +1,187 @@
+"""The blocks of additive steps: their unnormalized push (*rise*), from which column sums follow, and their pull."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nrm.capture import Combine, Linear, Select
+from nrm.operators import Identity, LinearMap
+from nrm.rules.assignment import Assignment
+from nrm.rules.density import (
+    EVERYTHING,
+    START,
+    Density,
+    Packet,
+    Values,
+    absolute_of,
+    effective,
+    has_negative,
+    outer,
+    scaled,
+)
+from nrm.rules.rules import NEGATIVE, AlphaBeta, Factor, Key, Rule, ZBox
+
+NONNEGATIVE = {"relu", "relu6", "sigmoid", "hardsigmoid", "softmax", "softplus", "exp", "square", "abs"}
+
+
+class Blocks:
+    """The blocks of a tape under its rules. A linear step is one block; a plain term is an identity block."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.tape = assignment.tape
+        self.rules = assignment
+        self._nonnegative: dict[int, bool] = {}
+
+    def rise(
+        self, i: int, keys: set[Key], rule: Rule, below: Values, *,
+        override: Rule | None = None, absolute: bool = False,
+    ) -> Density:  # fmt: skip
+        """The unnormalized push into an additive step: for every key, ``sum_k V_k(a_k * v)`` of the blocks below."""
+        node = self.tape.nodes[i]
+        if isinstance(node.op, Linear):
+            own = effective(self.rules.leaf_rule(i), override)
+            return self._rise_block(node.op.map, node.inputs[0], own, keys, below.at(node.inputs[0], i), absolute)
+        assert isinstance(node.op, Combine)
+        rule = self.rules.plain_rule(i, rule)
+        total: Density = {}
+        for position, (term, j) in enumerate(zip(node.op.terms, node.inputs, strict=True)):
+            alpha = self.rules.coefficient(i, position)
+            if alpha == 0:
+                continue
+            scale = absolute_of(term.scale) if absolute else term.scale
+            wanted = keys | {NEGATIVE} if ("sign", 1) in keys and has_negative(scale) else keys
+            if self.rules.open[j]:
+                restart = below.enter(j, i)
+                inside = below if restart is None else restart[0]
+                part = self.rise(j, wanted, rule, inside, override=override, absolute=absolute)
+                if restart is not None:
+                    part = {key: outer(restart[1], tensor) for key, tensor in part.items()}
+            else:
+                plain = effective(rule, override)
+                identity = Identity(self.tape.nodes[j].shape)
+                part = self._rise_block(identity, j, plain, wanted, below.at(j, i), absolute)
+            if term.move is not None:
+                part = {key: term.move.apply(tensor) for key, tensor in part.items()}
+            for key, tensor in scaled(part, scale, keys).items():
+                tensor = tensor if alpha == 1 else tensor * (abs(alpha) if absolute else alpha)
+                total[key] = total[key] + tensor if key in total else tensor
+        return total
+
+    def _rise_block(
+        self, map: LinearMap, j: int, rule: Rule, keys: set[Key], v: Tensor | None, absolute: bool
+    ) -> Density:
+        total: Density = {}
+        if v is None:
+            return total
+        for key in sorted(keys.intersection(rule.keys)):
+            for factor in self._factors(rule, key, map, j):
+                a, linear = factor.a, factor.map
+                if absolute:
+                    a, linear = absolute_of(a), linear.reweight(torch.abs)
+                entry = linear.apply(self._weighted(a, v, j))
+                slot = (key, factor.group)
+                total[slot] = total[slot] + entry if slot in total else entry
+        return total
+
+    def _weighted(self, a: Tensor | float, v: Tensor, j: int) -> Tensor:
+        node = self.tape.nodes[j]
+        if v.ndim == 0:  # everything: 1 at every neuron
+            if isinstance(a, Tensor):
+                return a.expand(node.shape)[None]
+            return torch.full((1, *node.shape), a, dtype=self.tape.dtype, device=node.value.device)
+        return a * v
+
+    def _factors(self, rule: Rule, key: Key, map: LinearMap, j: int) -> list[Factor]:
+        h = self.tape.nodes[j].value
+        if isinstance(rule, ZBox):
+            rule = rule.within(h, self.tape.nodes[j].sample)
+        return rule.factors(key, map, h, self._is_nonnegative(j))
+
+    def _is_nonnegative(self, j: int) -> bool:
+        """Whether no entry of a tensor is below 0: known from its op, or else looked up once."""
+        if j not in self._nonnegative:
+            node = self.tape.nodes[j]
+            if node.function in NONNEGATIVE:
+                known = True
+            elif isinstance(node.op, Select) or (isinstance(node.op, Combine) and not node.op.joins and all(
+                isinstance(t.scale, float) and t.scale >= 0 for t in node.op.terms
+            )):  # fmt: skip
+                known = all(self._is_nonnegative(k) for k in node.inputs)
+            else:
+                known = float(node.value.amin()) >= 0
+            self._nonnegative[j] = known
+        return self._nonnegative[j]
+
+    def pull(self, i: int, op: Linear, packets: list[Packet]) -> Tensor:
+        """The density that has arrived at a linear step, as relevance of its input."""
+        own = self.rules.leaf_rule(i)
+        collected: dict[tuple[Rule, Key, int], Tensor] = {}
+        for packet in packets:
+            rule = effective(own, packet.override)
+            for (key, group), d in packet.density.items():
+                if key in rule.keys:
+                    slot = (rule, key, group)
+                    collected[slot] = collected[slot] + d if slot in collected else d
+        return self._block(op.map, self.tape.nodes[i].inputs[0], collected)
+
+    def _block(self, map: LinearMap, j: int, collected: dict[tuple[Rule, Key, int], Tensor]) -> Tensor:
+        total: Tensor | None = None
+        for rule, key in dict.fromkeys((rule, key) for rule, key, _ in collected):
+            for factor in self._factors(rule, key, map, j):
+                d = collected.get((rule, key, factor.group))
+                if d is not None:
+                    part = factor.map.transpose(d)
+                    if isinstance(factor.a, Tensor) or factor.a != 1:
+                        part = part * factor.a
+                    total = part if total is None else total + part
+        if total is None:
+            first = next(iter(collected.values()), None)
+            stack = 1 if first is None else first.shape[0]
+            total = self.tape.nodes[j].value.new_zeros(stack, *self.tape.nodes[j].shape)
+        return total
+
+    def plain(self, j: int, packet: Packet) -> Tensor:
+        """The density that has arrived at a plain term, as its relevance."""
+        rule = effective(packet.rule, packet.override)
+        collected = {(rule, key, group): d for (key, group), d in packet.density.items() if key in rule.keys}
+        if not collected:
+            stack = next(iter(packet.density.values())).shape[0]
+            return self.tape.nodes[j].value.new_zeros(stack, *self.tape.nodes[j].shape)
+        return self._block(Identity(self.tape.nodes[j].shape), j, collected)
+
+    def column_sums(self, i: int, rule: Rule | None = None, override: Rule | None = None) -> list[Tensor]:
+        """The sums over the blocks of every column, per group; biases are not in them."""
+        rule, override = rule or START, override or self.rules.pool(i)
+        if override is None and self.rules.is_linear(i, rule):
+            shift = self.shift(i)
+            value = self.tape.nodes[i].value
+            return [value if shift is None else value - shift]
+        groups = 2 if isinstance(override, AlphaBeta) else 1
+        rise = self.rise(i, self.rules.keys(i, override), rule, EVERYTHING, override=override)
+        shape = self.tape.nodes[i].shape
+        sums: list[Tensor] = []
+        for g in range(groups):
+            parts = [d for (_, group), d in rise.items() if group == g]
+            total = sum(parts[1:], parts[0])[0] if parts else self.tape.nodes[i].value.new_zeros(shape)
+            sums.append(total)
+        return sums
+
+    def shift(self, i: int) -> Tensor | None:
+        """The folded bias of a step: what is left of its value when every block is 0."""
+        node = self.tape.nodes[i]
+        if isinstance(node.op, Linear):
+            return node.op.bias
+        assert isinstance(node.op, Combine)
+        total = torch.as_tensor(node.op.shift, dtype=node.value.dtype, device=node.value.device) if (
+            node.op.shift is not None
+        ) else None  # fmt: skip
+        for position, (term, j) in enumerate(zip(node.op.terms, node.inputs, strict=True)):
+            below = self.shift(j) if self.rules.open[j] else None
+            if below is None:
+                continue
+            if term.move is not None:
+                below = term.move.apply(below.expand(self.tape.nodes[j].shape)[None])[0]
+            below = below * term.scale * self.rules.coefficient(i, position)
+            total = below if total is None else total + below
+        return total

@@ -1,0 +1,191 @@
+"""The columns of additive steps: sums, zero policy, biases. A message times ``inverse`` is a density."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nrm.capture import Linear
+from nrm.errors import RuleError
+from nrm.operators import Dense
+from nrm.rules.blocks import Blocks
+from nrm.rules.density import EVERYTHING, START, Density
+from nrm.rules.rules import CONSTANT, LRP0, AlphaBeta, Epsilon, Flat, Rule
+
+
+class Columns(NamedTuple):
+    """The columns of a step: the factor from message to density per group, dead columns, and the biases' entries."""
+
+    inverse: tuple[Tensor, ...]
+    dead: Tensor | None
+    bias: tuple[Tensor | None, ...]
+    spread: Tensor | None
+
+
+class ColumnStore:
+    """Columns by node, computed once and kept until released."""
+
+    def __init__(self, blocks: Blocks, *, bias: str, zero: str, normalize: bool | str) -> None:
+        self.blocks = blocks
+        self.bias = bias
+        self.zero = zero
+        self.normalize = normalize
+        self._kept: dict[int, Columns] = {}
+
+    def __getitem__(self, i: int) -> Columns:
+        """The columns of a step with columns; computed once."""
+        if i not in self._kept:
+            try:
+                self._kept[i] = self._make_columns(i)
+            except RuleError as error:
+                raise error.at(self.blocks.tape.nodes[i].name) from None
+        return self._kept[i]
+
+    def release(self) -> None:
+        """Forgets the columns; they are computed again when asked for."""
+        self._kept.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the columns."""
+        held = [t for c in self._kept.values() for t in (*c.inverse, c.dead, *c.bias, c.spread) if t is not None]
+        return sum(t.numel() * t.element_size() for t in held)
+
+    def perturbed(self, seed: int) -> ColumnStore:
+        """The kept columns with every sum changed as rounding may have changed it, to see what that does."""
+        twin = ColumnStore(self.blocks, bias=self.bias, zero=self.zero, normalize=self.normalize)
+        generator = torch.Generator().manual_seed(seed)
+        eps = torch.finfo(self.blocks.tape.dtype).eps
+        for i, columns in self._kept.items():
+            size = eps * self._condition(i, columns)
+            noise = [1 + size * torch.randn(b.shape, generator=generator).to(b) for b in columns.inverse]
+            inverse = tuple(b * n for b, n in zip(columns.inverse, noise, strict=True))
+            twin._kept[i] = columns._replace(inverse=inverse)
+        return twin
+
+    def _condition(self, i: int, columns: Columns) -> Tensor | float:
+        """How many eps a column sum may be off: what was added up, beside what is left of it.
+
+        Where the sum is the value itself, its rounding is in the arriving message too and cancels.
+        """
+        rules = self.blocks.rules
+        if len(columns.inverse) > 1 or not any(r.cancels for r in rules.leaves(i, START)):
+            return 1.0
+        if rules.is_linear(i, START):
+            shift = None if self.bias == "input" else self.blocks.shift(i)
+            if shift is None:
+                return 1.0
+            size = self.blocks.tape.nodes[i].value.abs() + shift.abs()
+        else:
+            try:
+                size = total(self.blocks.rise(i, rules.keys(i, None), START, EVERYTHING, absolute=True))
+            except RuleError:
+                return 1.0
+        return (size * columns.inverse[0].abs()).clamp(min=1)
+
+    def _make_columns(self, i: int) -> Columns:
+        override = self.blocks.rules.pool(i)
+        sums = self.blocks.column_sums(i)
+        bias = self._bias_entries(i, override, len(sums))
+        totals = [z if b is None else z + b for z, b in zip(sums, bias, strict=True)]
+        if isinstance(override, AlphaBeta):
+            inverse, dead = _alpha_beta_inverse(override, totals, self.normalize)
+        else:
+            inverse, dead = self._plain_inverse(i, totals[0])
+        spread = None
+        if dead is not None:
+            if not bool(dead.any()) or self.normalize is not True:
+                dead = None
+            elif self.zero == "uniform":
+                rise = self.blocks.rise(i, {CONSTANT}, START, EVERYTHING, override=Flat())
+                spread = dead / total(rise).clamp(min=1)
+        return Columns(inverse, dead, bias, spread)
+
+    def _bias_entries(self, i: int, override: Rule | None, groups: int) -> tuple[Tensor | None, ...]:
+        if self.bias != "input":
+            return (None,) * groups
+        shift = self.blocks.shift(i)
+        if shift is None:
+            return (None,) * groups
+        rule = override or next(self.blocks.rules.leaves(i, START))
+        entries = rule.bias(shift.to(self.blocks.tape.dtype))
+        return (*entries, *(None,) * (groups - len(entries)))
+
+    def _plain_inverse(self, i: int, z: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        rules = set(self.blocks.rules.leaves(i, START))
+        if self.normalize == "raw":
+            return (torch.ones_like(z),), None
+        if self.normalize is False:
+            epsilon = next((r.epsilon for r in rules if isinstance(r, Epsilon)), 0.0)
+            z = z + epsilon
+            return (torch.where(z == 0, torch.zeros_like(z), 1 / z),), None
+        if not any(r.cancels for r in rules):
+            if float(z.amin()) > torch.finfo(z.dtype).tiny:
+                return (1 / z,), None
+            dead = z <= torch.finfo(z.dtype).tiny
+        else:
+            dead = self._lost(i, z)
+            if not bool(dead.any()):
+                return (1 / z,), None
+        return (torch.where(dead, torch.zeros_like(z), 1 / torch.where(dead, torch.ones_like(z), z)),), dead
+
+    def _lost(self, i: int, z: Tensor) -> Tensor:
+        """Columns whose sum is lost in rounding: at most 8 eps of the sum of its entries' absolute values.
+
+        That sum costs as much as a forward step, so it is computed only if some sum is small beside the others.
+        """
+        op, size = self.blocks.tape.nodes[i].op, z.abs()
+        tiny = torch.finfo(z.dtype).tiny
+        small = size <= (1e-2 if _has_rows(op) else 1e-4) * size.amax()
+        if not bool(small.any()):
+            return size <= tiny
+        shift = self.blocks.shift(i) if self.bias == "input" else None
+        try:
+            total = self._absolute_sums(i, small)
+        except RuleError:
+            return size <= tiny
+        if shift is not None:
+            total = total + shift.abs()
+        return small & (size <= (8 * torch.finfo(z.dtype).eps * total).clamp(min=tiny))
+
+    def _absolute_sums(self, i: int, small: Tensor) -> Tensor:
+        """The sums of absolute entries of the columns marked as small; a dense step looks at its marked rows only."""
+        node, rule = self.blocks.tape.nodes[i], self.blocks.rules
+        op = node.op
+        if isinstance(op, Linear) and isinstance(op.map, Dense) and isinstance(rule.leaf_rule(i), LRP0):
+            rows = small.reshape(-1, small.shape[-1]).any(0).nonzero()[:, 0]
+            sums = torch.zeros_like(node.value)
+            weight = op.map.weight.index_select(0, rows).abs()
+            sums[..., rows] = self.blocks.tape.nodes[node.inputs[0]].value.abs() @ weight.T
+            return sums
+        rise = self.blocks.rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING, absolute=True)
+        return total(rise)
+
+
+def total(rise: Density) -> Tensor:
+    """The sum over all keys of a rise of a single stack."""
+    parts = list(rise.values())
+    return sum(parts[1:], parts[0])[0]
+
+
+def _has_rows(op: object) -> bool:
+    return isinstance(op, Linear) and isinstance(op.map, Dense)
+
+
+def _alpha_beta_inverse(
+    rule: AlphaBeta, totals: list[Tensor], normalize: bool | str
+) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    """The two groups' factors. A column with one sign only is that sign's shares."""
+    positive, negative = totals
+    alpha = torch.where(positive > 0, rule.alpha, 0.0).to(positive)
+    beta = torch.where(negative > 0, rule.beta, 0.0).to(negative)
+    if normalize == "raw":
+        return (torch.full_like(positive, rule.alpha), torch.full_like(negative, -rule.beta)), None
+    total = alpha - beta if normalize else torch.ones_like(alpha)
+    dead = total == 0
+    safe = torch.where(dead, torch.ones_like(total), total)
+    up = alpha / safe / torch.where(positive > 0, positive, torch.ones_like(positive))
+    down = -beta / safe / torch.where(negative > 0, negative, torch.ones_like(negative))
+    return (up.masked_fill(dead, 0.0), down.masked_fill(dead, 0.0)), (dead if normalize else None)

@@ -1,0 +1,137 @@
+"""What runs through a relevance network: messages, densities, and the values of a push."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from nrm.rules.rules import LRP0, AlphaBeta, EntryEpsilon, Gamma, Key, Pass, Rule, ZPlus
+
+Density = dict[tuple[Key, int], Tensor]
+"""Density by key and group of the factors it will meet."""
+
+
+class Packet(NamedTuple):
+    """Density on its way down a fused step. ``rule`` is the rule of plain terms; ``override`` replaces every rule."""
+
+    density: Density
+    rule: Rule
+    override: Rule | None = None
+
+
+@dataclass
+class Arrivals:
+    """What has arrived at a node: relevance, and densities of fused steps that it is a branch of."""
+
+    message: Tensor | None = None
+    packets: list[Packet] = field(default_factory=list)
+
+    def add(self, other: Arrivals) -> None:
+        """Joins what arrives by another edge."""
+        if other.message is not None:
+            self.message = other.message if self.message is None else self.message + other.message
+        self.packets += other.packets
+
+    def masked(self, mask: Tensor) -> Arrivals:
+        """Only what passes through the marked neurons."""
+        message = None if self.message is None else outer(self.message, mask)
+        packets = [Packet({k: outer(d, mask) for k, d in p.density.items()}, p.rule, p.override) for p in self.packets]
+        return Arrivals(message, packets)
+
+
+class Delivery(NamedTuple):
+    """What a step sends to one of its inputs."""
+
+    to: int
+    arrivals: Arrivals
+
+
+class Values(Protocol):
+    """What a push has computed so far: the relevance of an event below, given a neuron.
+
+    ``at`` is the value of a tensor as one of its consumers sees it (None: 0). ``enter`` says whether the event
+    restarts at a tensor inside a fused step: then only what lies beneath it counts there, times a mask.
+    """
+
+    def at(self, i: int, consumer: int) -> Tensor | None: ...
+
+    def enter(self, i: int, consumer: int) -> tuple[Values, Tensor] | None: ...
+
+    def drains(self, i: int) -> list[tuple[str, Tensor]]: ...
+
+
+class Everything:
+    """The event that always holds: 1 at every neuron."""
+
+    def at(self, i: int, consumer: int) -> Tensor | None:
+        """1, for every neuron."""
+        return torch.ones(())
+
+    def enter(self, i: int, consumer: int) -> tuple[Values, Tensor] | None:
+        """Nothing restarts."""
+        return None
+
+    def drains(self, i: int) -> list[tuple[str, Tensor]]:
+        """Nothing special about drains."""
+        return []
+
+
+EVERYTHING = Everything()
+
+
+class _Start(Pass):
+    """The rule of plain terms before any combination has said what it is."""
+
+
+START: Rule = _Start()
+
+
+def outer(first: Tensor, second: Tensor) -> Tensor:
+    """The product of two stacks of tensors: every one of the first with every one of the second, first-major."""
+    if first.shape[0] == 1 or second.shape[0] == 1:
+        return first * second
+    return (first[:, None] * second[None]).flatten(0, 1)
+
+
+def effective(rule: Rule, override: Rule | None) -> Rule:
+    """The rule of a block inside a column that another rule pools or replaces."""
+    if isinstance(override, AlphaBeta):
+        signed = isinstance(rule, LRP0 | Gamma | ZPlus | AlphaBeta | EntryEpsilon)
+        return override if signed else rule
+    return override or rule
+
+
+def absolute_of(scale: Tensor | float) -> Tensor | float:
+    """The absolute value of a number or a tensor."""
+    return scale.abs() if isinstance(scale, Tensor) else abs(scale)
+
+
+def has_negative(scale: Tensor | float) -> bool:
+    """Whether a scale flips any sign."""
+    return bool((scale < 0).any()) if isinstance(scale, Tensor) else scale < 0
+
+
+def scaled(density: Density, scale: Tensor | float, keys: set[Key] | None) -> Density:
+    """Density (or its adjoint) across a constant scale: powers scale, signs swap where the scale is negative."""
+    if isinstance(scale, float) and scale == 1.0:
+        return {k: d for k, d in density.items() if keys is None or k[0] in keys}
+    negative = has_negative(scale)
+    scale_tensor = scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float64).to(
+        next(iter(density.values())) if density else torch.zeros(()))  # fmt: skip
+    up, down = scale_tensor.clamp(min=0), (-scale_tensor).clamp(min=0)
+    result: Density = {}
+    for (key, group), d in density.items():
+        if key[0] == "power":
+            pieces = {key: d if key[1] == 0 else d * scale_tensor ** key[1]}
+        elif negative:
+            pieces = {key: d * up, (key[0], -key[1]): d * down}
+        else:
+            pieces = {key: d * up}
+        for k, piece in pieces.items():
+            if keys is None or k in keys:
+                slot = (k, group)
+                result[slot] = result[slot] + piece if slot in result else piece
+    return result

@@ -1,0 +1,293 @@
+"""Memory, progress, lifetime, and the modes of torch that a user may be in."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import nrm
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(12, 8, 3, padding=1),
+        nn.Sigmoid(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8 * 16, 10),
+    ).eval()  # fmt: skip
+
+
+def image(batch: int = 2) -> Tensor:
+    return torch.rand(batch, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+QUESTIONS: list[Callable[[nrm.Measure], Tensor]] = [
+    lambda R: R(R["2"].channels, R["5"].channels),
+    lambda R: R(R.input.channels, R["2"].channels, R["5"].channels[:3]),
+    lambda R: R(R["2"].channel(3), R["5"].positions),
+    lambda R: R(R.input, R["2"].channels[[0, 1]]),
+    lambda R: R(R["2"].channels, given=R["5"].channels[1:3]),
+    lambda R: R(R["2"].channels, R["2"].axis(1)),
+]
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ask", QUESTIONS)
+def test_a_bound_changes_no_number(ask: Callable[[nrm.Measure], Tensor]) -> None:
+    model, x = network(), image()
+    free = ask(nrm.measure(model, x, memory="1 GiB"))
+    tight = ask(nrm.measure(model, x, memory="256 KiB"))
+    torch.testing.assert_close(tight, free, rtol=1e-4, atol=1e-6)
+
+
+def test_chunks_follow_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks: list[int] = []
+    from nrm.rules import Network
+
+    pull, value = Network.pull, Network.value
+
+    def spy_pull(self: Any, i: int, arrivals: Any) -> Any:
+        stacks.append(0 if arrivals.message is None else arrivals.message.shape[0])
+        return pull(self, i, arrivals)
+
+    def spy_value(self: Any, i: int, below: Any) -> Any:
+        found = value(self, i, below)
+        stacks.append(0 if found is None else found.shape[0])
+        return found
+
+    monkeypatch.setattr(Network, "pull", spy_pull)
+    monkeypatch.setattr(Network, "value", spy_value)
+    largest = {}
+    for memory in ("1 GiB", "1 MiB"):
+        R = nrm.measure(network(), image(), memory=memory)
+        stacks.clear()
+        R(R["2"].channels, R["5"].channels)
+        largest[memory] = max(stacks)
+    assert largest["1 MiB"] < largest["1 GiB"]
+
+
+def test_a_table_that_is_too_large_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    R = nrm.measure(network(), image(), memory="2 MiB")
+    before = R.nbytes
+    assert R.plan_bytes(R.input, R["2"]) == 2 * 768 * 3072 * 4
+    monkeypatch.setattr("nrm.measure.measure.Answerer._part", None)
+    with pytest.raises(nrm.MemoryLimitError, match=r"memory bound[\s\S]*got[\s\S]*GiB[\s\S]*at most[\s\S]*fewer blocks"):
+        R(R.input, R["2"])
+    assert R.nbytes >= before
+    monkeypatch.undo()
+    assert R(R.input.channels, R["2"].channels).shape == (2, 3, 12)
+
+
+@pytest.mark.parametrize(("text", "size"), [("2 GiB", 2**31), ("512MiB", 2**29), ("1.5 kB", 1500), (4096, 4096)])
+def test_amounts_of_memory(text: str | int, size: int) -> None:
+    from nrm.measure.memory import memory_bound
+
+    assert memory_bound(text) == size
+    assert memory_bound("auto") >= 2**28
+
+
+# ---- progress --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("progress", "shown"), [(True, True), (False, False), (None, False)])
+def test_progress(progress: bool | None, shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    R = nrm.measure(network(), image(), progress=progress, memory="512 KiB")
+    R(R["2"].channels, R["5"].channels)
+    assert ("sweeps" in capsys.readouterr().err) == shown
+
+
+# ---- lifetime --------------------------------------------------------------------------------------------------------
+
+
+class Everything(nn.Module):
+    """Ops that keep something for later: pools, choices, products, contractions, views, in-place writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Linear(4, 3)
+        self.mix = nn.Parameter(torch.rand(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.max_pool2d(F.relu(self.norm(self.conv(x)), inplace=True), 2)
+        h = h * torch.sigmoid(h.mean((2, 3), keepdim=True))
+        h = torch.einsum("bchw,cd->bdhw", h, self.mix) + h
+        h = torch.cat([h[:, :2], h[:, 2:].flip(-1)], 1).amax(-1)
+        h = F.avg_pool1d(h, 2).flatten(2).mean(2) @ self.mix
+        out = self.head(h)
+        out += 1
+        return out
+
+
+@contextlib.contextmanager
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def alive(R: nrm.Measure) -> list[weakref.ref[Tensor]]:
+    held = [node.value for node in R._network.tape.nodes]
+    held += [a.message for a in R.base.arrivals.values() if a.message is not None]
+    return [weakref.ref(t) for t in held]
+
+
+USES: dict[str, Callable[[nrm.Measure], Any]] = {
+    "nothing": lambda R: None,
+    "questions": lambda R: [R(R.input), R(R["conv"].channels, R.output.all), R(R.input, given=R["conv"].channel(0))],
+    "check": lambda R: R.check(strict=False),
+    "layers": lambda R: (R.layers, R.inputs, R.cut("conv"), R.find("*"), repr(R), R._repr_html_()),
+    "sample": lambda R: R.sample(0)(R.input),
+    "facts": lambda R: (R.describe(), R.values(R["conv"]), R.nbytes),
+    "release": lambda R: R.release(),
+}
+
+
+@pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
+@pytest.mark.parametrize("use", USES)
+def test_a_measure_is_freed_at_once(use: str) -> None:
+    model, x = Everything(), torch.rand(2, 3, 10, 10)
+    with no_collector():
+        R = nrm.measure(model, x, rules="lrp-0", target=0)
+        kept = USES[use](R)
+        references = alive(R)
+        del R
+        assert [r for r in references if r() is not None] == []
+    del kept
+
+
+@pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
+def test_a_measure_is_freed_after_an_error() -> None:
+    with no_collector():
+        R = nrm.measure(Everything(), torch.rand(2, 3, 10, 10), rules="lrp-0", target=0)
+        references = alive(R)
+        for wrong in (lambda: R["none"], lambda: R(R["conv"].channel(99)), lambda: R(R.output[1])):
+            with contextlib.suppress(nrm.QuestionError):
+                wrong()
+        del R, wrong
+        assert [r for r in references if r() is not None] == []
+
+
+def test_a_refused_measure_leaves_nothing() -> None:
+    model, x = network(), image()
+    with no_collector():
+        before = sum(issubclass(type(o), Tensor) for o in gc.get_objects())
+        for _ in range(3):
+            with contextlib.suppress(nrm.QuestionError):
+                nrm.measure(model, x, target=99)
+        assert sum(issubclass(type(o), Tensor) for o in gc.get_objects()) == before
+
+
+def test_a_model_is_freed_with_its_measure() -> None:
+    with no_collector():
+        model = nn.Linear(3, 2)
+        R = nrm.measure(model, torch.rand(1, 3))
+        reference = weakref.ref(model.weight)
+        del model
+        R.check()
+        del R
+        assert reference() is None
+
+
+def test_memory_stays_flat() -> None:
+    model, x = network(), image(1)
+
+    def once() -> None:
+        R = nrm.measure(model, x)
+        R(R.input, R["2"].channel(0))
+        R.check(strict=False)
+
+    with no_collector():
+        once()
+        before = sum(issubclass(type(o), Tensor) for o in gc.get_objects())
+        for _ in range(5):
+            once()
+        assert sum(issubclass(type(o), Tensor) for o in gc.get_objects()) == before
+
+
+def test_bytes_and_release() -> None:
+    R = nrm.measure(network(), image())
+    start = R.nbytes
+    values = sum(n.value.numel() * 4 for n in R._network.tape.nodes)
+    assert 0 < start <= values
+    answer = R(R.input)
+    full = R.nbytes
+    assert full > start
+    R.release()
+    assert R.nbytes == start
+    torch.testing.assert_close(R(R.input), answer)
+    assert R.nbytes == full
+    with nrm.measure(network(), image()) as S:
+        S(S.input)
+        inside = S.nbytes
+    assert S.nbytes == start < inside
+
+
+# ---- modes of torch --------------------------------------------------------------------------------------------------
+
+MODES: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "grad": torch.enable_grad,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("moment", ["measure", "question", "both"])
+def test_modes_change_nothing(mode: str, moment: str) -> None:
+    model, x = network(), image()
+    plain = nrm.measure(model, x)
+    wanted = [ask(plain) for ask in QUESTIONS]
+    here = MODES[mode] if moment != "question" else contextlib.nullcontext
+    there = MODES[mode] if moment != "measure" else contextlib.nullcontext
+    with here():
+        R = nrm.measure(model, x.clone())
+    with there():
+        answers = [ask(R) for ask in QUESTIONS]
+        assert R.check().ok == (True, True)
+        R.layers
+    for answer, right in zip(answers, wanted, strict=True):
+        torch.testing.assert_close(answer, right)
+        assert not answer.requires_grad
+        assert not answer.is_inference()
+
+
+def test_results_are_detached_from_model_and_input() -> None:
+    model, x = network(), image().requires_grad_()
+    R = nrm.measure(model, x)
+    assert all(not t.requires_grad for t in (R(R.input), R.value, R.values(R["2"]), R.values(R.input)))
+    R.values(R.input).zero_()
+    assert x.detach().abs().sum() > 0
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_models_run_in_float32(dtype: torch.dtype) -> None:
+    model, x = network().to(dtype), image()
+    exact = nrm.measure(network().to(dtype).float(), x)
+    for inputs in (x.to(dtype), x):
+        R = nrm.measure(model, inputs)
+        assert R(R.input).dtype == torch.float32
+        torch.testing.assert_close(R.value, exact.value, rtol=2e-2, atol=1e-3)
+    assert {p.dtype for p in model.parameters()} == {dtype}
+
+
+def test_questions_raise_no_warning_of_their_own() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        R = nrm.measure(network(), image())
+        for ask in QUESTIONS:
+            ask(R)
