@@ -18,6 +18,8 @@ from nrm.capture import Combine, Linear, Select, Tape, capture
 from nrm.errors import RuleError
 from nrm.operators import Function, Identity, LinearMap
 
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+
 
 def weight(*shape: int) -> Tensor:
     """Fixed numbers of both signs, none of them near 0."""
@@ -338,9 +340,7 @@ class TestNorms:
         op = case.tape.nodes[case.tape.output].op
         assert isinstance(op, Linear)
         held = normed(lambda v: v.reshape(norm.view), x, norm.dims)
-        jacobian = torch.autograd.functional.jacobian(
-            lambda v: held(v).reshape(norm.shape) * gain.view(norm.affine), x
-        )
+        jacobian = torch.autograd.functional.jacobian(lambda v: held(v).reshape(norm.shape) * gain.view(norm.affine), x)
         return case, op, jacobian.reshape(-1, x.numel())
 
     def test_value(self, norm: Norm) -> None:

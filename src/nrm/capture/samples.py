@@ -50,7 +50,7 @@ def settle(op: Op, parents: list[Node], node: Node, batch: int) -> None:
     if not isinstance(op, Combine) or (node.sample is None and node.owner is None):
         return
     for term, parent in zip(op.terms, parents, strict=True):
-        if parent.inputs or not _unowned(parent) or parent.value.ndim == 0:
+        if parent.inputs or not _unowned(parent):
             continue
         if term.move is None:
             parent.sample, parent.owner = node.sample, node.owner

@@ -75,7 +75,7 @@ class Check:
                 "the relevances of this measure cannot be trusted", where=f"sample {sample}", got=text,
                 hint="R.check(strict=False) shows the details; dtype=torch.float64, bias='input' or other rules help",
             )  # fmt: skip
-        for text in dict.fromkeys(text for _, text in self.cautions):
+        for text in dict.fromkeys(text for sample, text in self.cautions if sample is not None):
             warnings.warn(text, NrmWarning, stacklevel=stacklevel + 1)
 
     def sample(self, i: int) -> Check:

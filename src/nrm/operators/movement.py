@@ -120,13 +120,13 @@ class Gather(Movement):
 
     def apply(self, x: Tensor) -> Tensor:
         index = self.index.clamp(min=0) if self._holes else self.index
-        taken = x.flatten(1).index_select(1, index)
+        taken = x.reshape(x.shape[0], -1).index_select(1, index)
         if self._holes:
             taken = taken * (self.index >= 0)
         return taken.reshape(x.shape[0], *self.outside)
 
     def transpose(self, y: Tensor) -> Tensor:
-        flat, index = y.flatten(1), self.index
+        flat, index = y.reshape(y.shape[0], -1), self.index
         if self._holes:
             flat, index = flat * (index >= 0), index.clamp(min=0)
         x = flat.new_zeros(y.shape[0], self.inside.numel())

@@ -6,6 +6,7 @@ every output entry where it came from (0: from nowhere).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,8 +20,8 @@ from nrm.operators import Expand, Function, Gather, Permute, Place, Reshape, Sli
 
 @reads(
     "view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "contiguous",
-    "clone", "detach", "get:data", "alias", "atleast_1d", "atleast_2d", "atleast_3d", "get:real", "real", "deepcopy",
-    "view_copy", "squeeze_copy", "unsqueeze_copy", "detach_copy", "unsafe_view", "resolve_conj", "resolve_neg",
+    "clone", "detach", "get:data", "atleast_1d", "atleast_2d", "atleast_3d", "get:real", "real", "deepcopy",
+    "view_copy", "squeeze_copy", "unsqueeze_copy", "detach_copy", "resolve_conj", "resolve_neg",
 )  # fmt: skip
 def _reshape(c: Call, input: Tensor, *_: Any, **__: Any) -> Steps:
     if not isinstance(c.result, Tensor):
@@ -68,27 +69,26 @@ def _narrow(c: Call, input: Tensor, dim: int, start: int = 0, length: int = 1, *
     "unsafe_split",
 )  # fmt: skip
 def _split(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
-    places = c.func(positions(input), *args, **kwargs)
+    whole = positions(input)
     steps: list[tuple[Tensor, Op, list[int]]] = []
-    for piece, place in zip(c.result, places, strict=True):
-        index = _corner(input, piece, place)
-        move = Slice(input.shape, piece.shape, index) if index else Gather(
-            input.shape, piece.shape, place.long().flatten() - 1)  # fmt: skip
-        steps.append((piece, Combine((Term(move),)), [c.index(input)]))
+    for piece, places in zip(c.result, c.func(whole, *args, **kwargs), strict=True):
+        index = next((i for i in _corners(whole, places) if torch.equal(whole[i], places)), None)
+        if index is None:
+            steps.append(moved(c, piece, [input], places))
+        else:
+            steps.append((piece, Combine((Term(Slice(input.shape, piece.shape, index)),)), [c.index(input)]))
     return steps
 
 
-def _corner(input: Tensor, piece: Tensor, place: Tensor) -> tuple[Any, ...]:
-    """The slice of the input that a piece is, from the place of its first entry."""
-    if not piece.numel():
-        return (slice(0, 0),) if piece.shape[1:] == input.shape[1:] and not piece.shape[0] else ()
-    first = torch.unravel_index(place.flatten()[0].long() - 1, input.shape)
-    begin = [int(i) for i in first]
-    if piece.ndim == input.ndim:
-        return tuple(slice(b, b + n) for b, n in zip(begin, piece.shape, strict=True))
-    dim = next(d for d in range(input.ndim) if input.shape[:d] + input.shape[d + 1 :] == piece.shape and (
-        not any(begin[:d]) and not any(begin[d + 1 :])))  # fmt: skip
-    return (*(slice(None),) * dim, begin[dim])
+def _corners(whole: Tensor, places: Tensor) -> Iterator[tuple[Any, ...]]:
+    """The slices of a tensor that a piece may be, from the place of its first entry."""
+    if not places.numel():
+        return
+    begin = [int(i) for i in torch.unravel_index(places.flatten()[0].long() - 1, whole.shape)]
+    if places.ndim == whole.ndim:
+        yield tuple(slice(b, b + n) for b, n in zip(begin, places.shape, strict=True))
+    else:
+        yield from ((*(slice(None),) * dim, begin[dim]) for dim in range(whole.ndim))
 
 
 @reads("cat", "concat", "concatenate")
@@ -147,7 +147,7 @@ def _pad(c: Call, input: Tensor, pad: Any, mode: str = "constant", value: Any = 
 
 @reads(
     "flip", "fliplr", "flipud", "roll", "repeat", "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle",
-    "channel_shuffle", "native_channel_shuffle", "unfold", "im2col", "gather", "index_select", "take", "rot90",
+    "channel_shuffle", "native_channel_shuffle", "unfold", "gather", "index_select", "take", "rot90",
     "diagonal", "tril", "triu", "take_along_dim", "masked_select", "as_strided", "diag_embed", "diag", "max_unpool1d",
     "max_unpool2d", "max_unpool3d", "unfold_copy", "diagflat",
 )  # fmt: skip
@@ -168,16 +168,16 @@ def _overwrite(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     """Some entries of a tensor replaced by those of another one, or by a number."""
     if kwargs.get("reduce") or kwargs.get("accumulate"):
         return None
-    names = {"value": "value", "src": "src", "source": "source", "values": "values"}
-    key = next((names[k] for k in kwargs if k in names), None)
-    new = kwargs[key] if key else args[-1]
+    key = next((k for k in kwargs if k in ("value", "src", "source", "values")), None)
+    place = 0 if c.name in ("select_scatter", "slice_scatter", "diagonal_scatter") else len(args) - 1
+    new = kwargs[key] if key else args[place]
     source = new if isinstance(new, Tensor) else torch.as_tensor(new, dtype=c.result.dtype, device=c.result.device)
-    code = positions(source, 1 + input.numel())
-    code_or_number = code if isinstance(new, Tensor) else float(code)
+    code: Any = positions(source, 1 + input.numel())
+    code = code if isinstance(new, Tensor) else float(code)
     if key:
-        together = c.func(positions(input), *args, **{**kwargs, key: code_or_number})
+        together = c.func(positions(input), *args, **{**kwargs, key: code})
     else:
-        together = c.func(positions(input), *args[:-1], code_or_number, **kwargs)
+        together = c.func(positions(input), *args[:place], code, *args[place + 1 :], **kwargs)
     return [moved(c, c.result, [input, source], together)]
 
 

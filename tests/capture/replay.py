@@ -1,0 +1,80 @@
+"""A tape has to explain its own values: every node is computed again from its op and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Source, Tape, capture
+
+
+class Wrapped(nn.Module):
+    """A function as a model."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Random numbers of both signs."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def replayed(node: Node, tape: Tape) -> Tensor | None:
+    """The value of a node from the values of its inputs; None where the op does not say (elementwise functions)."""
+    below = [tape.nodes[i].value for i in node.inputs]
+    op = node.op
+    if isinstance(op, Linear):
+        value = op.map.apply(below[0][None])[0]
+        return value if op.bias is None else value + op.bias
+    if isinstance(op, Select):
+        return op.map.apply(below[0][None])[0]
+    if isinstance(op, Combine):
+        total: Any = 0.0 if op.shift is None else op.shift
+        for term, x in zip(op.terms, below, strict=True):
+            total = total + (x if term.move is None else term.move.apply(x[None])[0]) * term.scale
+        return total
+    if isinstance(op, Multiply):
+        first, *rest = (x if move is None else move.apply(x[None])[0] for move, x in zip(op.moves, below, strict=True))
+        for factor in rest:
+            first = first / factor if op.quotient else first * factor
+        return first
+    assert isinstance(op, Pointwise | Source), f"{node.name}: {op}"
+    return None
+
+
+def check_tape(tape: Tape, tolerance: float = 1e-12) -> None:
+    """Every node has the value that its op gives it, and the maps of data movement are adjoint."""
+    for node in tape.nodes:
+        value = replayed(node, tape)
+        if value is not None:
+            assert value.shape == node.shape, node.name
+            assert torch.allclose(value, node.value, rtol=tolerance, atol=tolerance), node.name
+        if isinstance(node.op, Combine):
+            for term in node.op.terms:
+                if term.move is not None:
+                    x, y = numbers(2, *term.move.inside).to(node.value), numbers(2, *term.move.outside).to(node.value)
+                    up, down = (term.move.apply(x) * y).sum(), (term.move.transpose(y) * x).sum()
+                    assert torch.allclose(up, down, rtol=1e-9, atol=1e-9), node.name
+
+
+def check_capture(model: nn.Module | Callable[..., Any], *inputs: Any, **options: Any) -> Tape:
+    """Captures a model (or function) and compares with its plain forward pass; the tape explains itself."""
+    model = model if isinstance(model, nn.Module) else Wrapped(model)
+    tolerance = options.pop("tolerance", 1e-12)
+    with torch.no_grad():
+        expected = model(*(x.clone() if isinstance(x, Tensor) else x for x in inputs))
+    tape = capture(model, inputs, **options)
+    got = tape.nodes[tape.output].value
+    if isinstance(expected, Tensor):
+        assert got.shape == expected.shape
+        assert torch.allclose(got, expected.to(got.dtype), rtol=tolerance, atol=tolerance)
+    check_tape(tape, tolerance)
+    return tape
