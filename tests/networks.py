@@ -132,6 +132,73 @@ class Nested(nn.Module):
         return self.head(torch.relu((self.a(x) + x) + self.b(x)))
 
 
+class Signs(nn.Module):
+    """A difference, a factor and a constant: all one sum."""
+
+    def __init__(self, width: int, out: int, bias: bool):
+        super().__init__()
+        self.lin = nn.Linear(width, width, bias=bias)
+        self.head = nn.Linear(width, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.lin(x) - 0.5 * x + 0.3))
+
+
+class Self(nn.Module):
+    """A linear output with two consumers, one of them the sum that it is fused into."""
+
+    def __init__(self, width: int, hidden: int, out: int, bias: bool):
+        super().__init__()
+        self.lin, self.head = nn.Linear(width, hidden, bias=bias), nn.Linear(hidden, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = self.lin(x)
+        return self.head(torch.tanh(u) + u)
+
+
+class InPlace(nn.Module):
+    """Every op overwrites its input."""
+
+    def __init__(self, width: int, out: int, bias: bool):
+        super().__init__()
+        self.lin, self.head = nn.Linear(width, width, bias=bias), nn.Linear(width, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.lin(x)
+        h += x
+        h.relu_()
+        return self.head(h)
+
+
+class Folded(nn.Module):
+    """A sum of reshaped tensors: data movement inside a fused step."""
+
+    def __init__(self, out: int, bias: bool):
+        super().__init__()
+        self.lin, self.head = nn.Linear(4, 4, bias=bias), nn.Linear(4, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.lin(x).reshape(-1, 2, 2) + x.reshape(-1, 2, 2)
+        return self.head(torch.relu(h).flatten(1))
+
+
+class NormedDense(nn.Module):
+    """A DenseNet in small: norms read concatenations of linear outputs."""
+
+    def __init__(self, width: int, hidden: int, out: int, bias: bool):
+        super().__init__()
+        self.lin1 = nn.Linear(width, hidden, bias=bias)
+        self.norm2 = nn.BatchNorm1d(width + hidden)
+        self.lin2 = nn.Linear(width + hidden, hidden, bias=bias)
+        self.norm3 = nn.BatchNorm1d(width + 2 * hidden)
+        self.head = nn.Linear(width + 2 * hidden, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = self.lin1(x)
+        b = self.lin2(torch.relu(self.norm2(torch.cat([x, a], 1))))
+        return self.head(torch.relu(self.norm3(torch.cat([x, a, b], 1))))
+
+
 class Merge(nn.Module):
     """Two branches that meet in a sum or a concatenation; either may end in its linear step or in an activation."""
 
@@ -335,7 +402,7 @@ def _stream(draw: st.DrawFn, bias: bool, norm: bool = False) -> tuple:
         door = t.linear(x0, "stem", "norm1") if norm else t.linear(x0, "stem")
         h = t.each(t.linear(door, "up1"), "act1", F.relu)
         h = t.fuse("/add#0", t.branch(x0, "stem"), t.branch(h, "down1"))
-        door = t.norm(h, "norm2") if norm else h
+        door = t.norm("norm2", t.identity(h)) if norm else h
         u = t.each(t.linear(door, "up2"), "act2", F.relu)
         h = t.fuse("/add#1", t.identity(h), t.branch(u, "down2"))
         return t.linear(h, "head")
@@ -356,6 +423,65 @@ def _nested(draw: st.DrawFn, bias: bool) -> tuple:
         return t.linear(t.each(h, "/relu", F.relu), "head")
 
     return Nested(width, out, bias), [(width,)], trace
+
+
+def _signs(draw: st.DrawFn, bias: bool) -> tuple:
+    width, out = draw(widths), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        terms = t.branch(x0, "lin", "/sub"), t.identity(x0, ("/mul", 0.5), ("/sub", -1.0))
+        h = t.fuse("/add", *terms, shift=torch.full((width,), 0.3).double())
+        return t.linear(t.each(h, "/relu", F.relu), "head")
+
+    return Signs(width, out, bias), [(width,)], trace
+
+
+def _self(draw: st.DrawFn, bias: bool) -> tuple:
+    width, hidden, out = draw(widths), draw(widths), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        u = t.each(t.linear(x0, "lin"), "/tanh", torch.tanh)
+        return t.linear(t.fuse("/add", t.identity(u), t.branch(x0, "lin")), "head")
+
+    return Self(width, hidden, out, bias), [(width,)], trace
+
+
+def _in_place(draw: st.DrawFn, bias: bool) -> tuple:
+    width, out = draw(widths), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        h = t.fuse("/add", t.branch(x0, "lin"), t.identity(x0))
+        return t.linear(t.each(h, "/relu", F.relu), "head")
+
+    return InPlace(width, out, bias), [(width,)], trace
+
+
+def _folded(draw: st.DrawFn, bias: bool) -> tuple:
+    out = draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        t.shapes |= {"/reshape#0": (2, 2), "/reshape#1": (2, 2)}
+        h = t.fuse("/add", t.branch(x0, "lin", "/reshape#0"), t.identity(x0, "/reshape#1"))
+        return t.linear(t.flatten(t.each(h, "/relu", F.relu), "/flatten"), "head")
+
+    return Folded(out, bias), [(4,)], trace
+
+
+def _normed_dense(draw: st.DrawFn, bias: bool) -> tuple:
+    width, hidden, out = draw(few), draw(few), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        h = t.norm("norm2", *t.joined("/cat#0", t.identity(x0), t.branch(x0, "lin1")))
+        h = t.each(h, "/relu#0", F.relu)
+        h = t.norm("norm3", *t.joined("/cat#1", t.identity(x0), t.branch(x0, "lin1"), t.branch(h, "lin2")))
+        return t.linear(t.each(h, "/relu#1", F.relu), "head")
+
+    return NormedDense(width, hidden, out, bias), [(width,)], trace
 
 
 def _merge(draw: st.DrawFn, bias: bool, how: str, second: str) -> tuple:
@@ -505,10 +631,15 @@ KINDS: dict[str, Callable[[st.DrawFn, bool], tuple]] = {
     "stream": _stream,
     "normed stream": _normed_stream,
     "nested": _nested,
+    "signs": _signs,
+    "self": _self,
+    "in place": _in_place,
+    "folded": _folded,
     "branches": _branches,
     "bare add": _bare_add,
     "half add": _half_add,
     "dense": _dense,
+    "normed dense": _normed_dense,
     "late input": _late,
     "token": _token,
     "reused": _reused,

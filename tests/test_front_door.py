@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -19,16 +20,14 @@ def vgg() -> nn.Module:
         features.append(nn.ReLU() if len(features) > 23 else nn.Identity())
         features.append(nn.Conv2d(*channels, 3, padding=1))
     features.append(nn.ReLU())
-    return nn.Sequential(features, nn.Flatten(), nn.Linear(6 * 144, 5)).eval()
+    for parameter in features.parameters():
+        parameter.data.abs_()
+    layers = {"features": features, "flat": nn.Flatten(), "classifier": nn.Linear(6 * 144, 5)}
+    return nn.Sequential(OrderedDict(layers)).eval()
 
 
 def test_the_first_page_of_the_design() -> None:
-    model = nn.Sequential()
-    inner = vgg()
-    model.add_module("features", inner[0])
-    model.add_module("flat", inner[1])
-    model.add_module("classifier", inner[2])
-    image = torch.rand(2, 3, 12, 12)
+    model, image = vgg(), torch.rand(2, 3, 12, 12)
 
     R = nrm.measure(model, image, target=3, rules="epsilon-plus-flat")
     x, a, b = R.input, R["features.26"], R["features.28"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Source, Tape, capture
+from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Source, Tape, Unknown, capture
 
 
 class Wrapped(nn.Module):
@@ -28,7 +28,7 @@ def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> T
 
 
 def replayed(node: Node, tape: Tape) -> Tensor | None:
-    """The value of a node from the values of its inputs; None where the op does not say (elementwise functions)."""
+    """The value of a node from the values of its inputs; None where the op does not say (elementwise, unknown)."""
     below = [tape.nodes[i].value for i in node.inputs]
     op = node.op
     if isinstance(op, Linear):
@@ -46,7 +46,7 @@ def replayed(node: Node, tape: Tape) -> Tensor | None:
         for factor in rest:
             first = first / factor if op.quotient else first * factor
         return first
-    assert isinstance(op, Pointwise | Source), f"{node.name}: {op}"
+    assert isinstance(op, Pointwise | Source | Unknown), f"{node.name}: {op}"
     return None
 
 

@@ -8,19 +8,22 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import nrm
-import pytest
 from networks import Case, cases
 from oracles import brute
 from oracles.brute import Site, Walk
 from oracles.twin import RULES, Rules, Twin
 
-law = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+patient = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+law = settings(suppress_health_check=patient)
+# A law that is run for every kind of network has a share of the examples for each of them.
+law_of_each = settings(max_examples=max(5, settings().max_examples // 3), suppress_health_check=patient)
 
 everywhere = st.sampled_from(sorted(RULES)).map(Rules)
 plain = st.sampled_from(["lrp0", "gamma", "zplus", "alpha2beta1"]).map(Rules)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.agreement import drawn, law, masks
+from laws.agreement import drawn, law, law_of_each, masks
 from networks import KINDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
@@ -18,7 +18,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_marginals_between_any_two_layers(kind: str, data: st.DataObject) -> None:
     """Summing a joint over a whole cut gives the marginal back: sum_b R(a, b) = R(a)."""
@@ -30,7 +30,7 @@ def test_marginals_between_any_two_layers(kind: str, data: st.DataObject) -> Non
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_the_heat_map_of_an_interaction_sums_to_it(kind: str, data: st.DataObject) -> None:
     it = drawn(data, kind, batch=2)
@@ -43,7 +43,7 @@ def test_the_heat_map_of_an_interaction_sums_to_it(kind: str, data: st.DataObjec
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_tables_pair_by_pair_and_from_the_other_side(kind: str, data: st.DataObject) -> None:
     """The one-shot table, each of its entries asked alone, and the table asked the other way round."""
@@ -66,7 +66,7 @@ def test_tables_pair_by_pair_and_from_the_other_side(kind: str, data: st.DataObj
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_groups(kind: str, data: st.DataObject) -> None:
     """Any labels: the table of groups is the table of neurons, summed; -1 is left out; labels may differ by sample."""

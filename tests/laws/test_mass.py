@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nrm
-from laws.agreement import ask, drawn, law, masks
+from laws.agreement import ask, drawn, law, law_of_each, masks
 from networks import KINDS, cases
 from oracles import brute
 from oracles.twin import Rules
@@ -22,7 +22,7 @@ unsigned = st.sampled_from(["zplus", "alpha1beta0", "flat", "wsquare"]).map(Rule
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_every_cut_has_mass_one(kind: str, data: st.DataObject) -> None:
     it = drawn(data, kind, batch=2)
@@ -32,7 +32,7 @@ def test_every_cut_has_mass_one(kind: str, data: st.DataObject) -> None:
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_a_cut_is_crossed_exactly_once(kind: str, data: st.DataObject) -> None:
     """Mass 1 could be luck; the parts' joint relevances say it is not: no walk crosses two of them."""
@@ -46,7 +46,7 @@ def test_a_cut_is_crossed_exactly_once(kind: str, data: st.DataObject) -> None:
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_conservation_at_every_neuron(kind: str, data: st.DataObject) -> None:
     """Mass in = mass out: what arrives from a tensor's consumers is what leaves to its parents."""
@@ -67,7 +67,7 @@ def test_conservation_at_every_neuron(kind: str, data: st.DataObject) -> None:
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_sets_of_one_layer(kind: str, data: st.DataObject) -> None:
     """The empty set, the complement, the addition of two and of three sets."""
@@ -99,7 +99,7 @@ def test_complementary_law(kind: str, data: st.DataObject) -> None:
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_multiplication_chain_rule_and_bayes(kind: str, data: st.DataObject) -> None:
     it = drawn(data, kind, rules=unsigned)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nrm
-from laws.agreement import ask, drawn, law
+from laws.agreement import ask, drawn, law, law_of_each
 from networks import KINDS, Case, filled
 from oracles.twin import RULES, Rules
 
@@ -25,7 +25,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_batch_is_single_in_any_order(kind: str, data: st.DataObject) -> None:
     it = drawn(data, kind, batch=3)

@@ -208,6 +208,7 @@ def process_state() -> dict[str, object]:
 @contextmanager
 def no_trace(model: nn.Module, x: Tensor) -> Iterator[None]:
     """Compares everything before and after, and names all that differs."""
+
     def everything() -> dict[str, object]:
         return model_state(model) | process_state() | {"input": tensor_state(x), "attributes": dict(x.__dict__)}
 

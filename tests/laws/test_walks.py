@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import nrm
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from laws.agreement import both, drawn, everywhere, law, masks, visited
+import nrm
+from laws.agreement import both, drawn, everywhere, law, law_of_each, masks, options, visited
 from networks import KINDS, cases
 from oracles import brute
 from oracles.twin import RULES, Rules
@@ -19,7 +19,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_marginals_of_every_tensor_and_edge(kind: str, data: st.DataObject) -> None:
     it = drawn(data, kind, batch=2)
@@ -28,7 +28,7 @@ def test_marginals_of_every_tensor_and_edge(kind: str, data: st.DataObject) -> N
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_any_question(kind: str, data: st.DataObject) -> None:
     """Up to four sets and two variables, of tensors and edges, in any order, the same layer twice among them."""
@@ -47,7 +47,7 @@ def test_any_question(kind: str, data: st.DataObject) -> None:
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_conditionals(kind: str, data: st.DataObject) -> None:
     """R(A | B) = R(A, B) / R(B): sets and variables on both sides; the axes of the condition come last."""
@@ -66,7 +66,7 @@ def test_conditionals(kind: str, data: st.DataObject) -> None:
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_conditional_tables(kind: str, data: st.DataObject) -> None:
     """A variable as the condition: one distribution per neuron, 0 where that neuron has no relevance."""
@@ -81,7 +81,7 @@ def test_conditional_tables(kind: str, data: st.DataObject) -> None:
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_biases_and_sinks(kind: str, data: st.DataObject) -> None:
     """Mass that enters at a bias or leaves into a sink is found under its name, and nowhere else."""
@@ -107,7 +107,7 @@ def test_bias_of_a_channel(kind: str, data: st.DataObject) -> None:
 
 
 @every_kind
-@law
+@law_of_each
 @given(data=st.data())
 def test_parallel_tensors_never_meet(kind: str, data: st.DataObject) -> None:
     it = drawn(data, kind)
@@ -120,16 +120,12 @@ def test_parallel_tensors_never_meet(kind: str, data: st.DataObject) -> None:
 @law
 @given(data=st.data())
 def test_a_rule_per_layer(kind: str, data: st.DataObject) -> None:
-    """A mapping from layer names to rules: first match wins, the rest follows the pattern `*`."""
-
-    names = {"chain": ["lin0", "lin1"], "normed": ["lin0"], "residual": ["lin1", "lin2", "head"], "conv1d": ["conv1"]}[kind]
-
-    def mixed(everywhere: str) -> st.SearchStrategy[Rules]:
-        return st.dictionaries(st.sampled_from(names), st.sampled_from(sorted(RULES)), min_size=1).map(
-            lambda layers: Rules(everywhere, layers)
-        )
-
-    it = drawn(data, kind, rules=st.sampled_from(sorted(RULES)).flatmap(mixed))
+    """A mapping from layer names to rules; the others have LRP-0, and a skip has the rule of the branch it joins."""
+    names = {"chain": ["lin0", "lin1"], "normed": ["lin0"], "residual": ["lin1", "lin2", "head"], "conv1d": ["conv1"]}[
+        kind
+    ]
+    chosen = st.dictionaries(st.sampled_from(names), st.sampled_from(sorted(RULES)), min_size=1)
+    it = drawn(data, kind, rules=chosen.map(lambda layers: Rules("lrp0", layers)))
     for site in it.tensors:
         it.close(it.R(it.layer(site)), it.truth([site]))
 
@@ -149,12 +145,12 @@ def test_asking_for_an_excluded_output_is_an_error(kind: str, data: st.DataObjec
 
 @pytest.mark.parametrize("spread", ["logits", "softmax"])
 @law
-@given(data=st.data(), rules=everywhere)
-def test_spread_output(spread: str, data: st.DataObject, rules: Rules) -> None:
+@given(data=st.data(), rules=everywhere, options=options)
+def test_spread_output(spread: str, data: st.DataObject, rules: Rules, options: dict[str, str]) -> None:
     case = data.draw(cases("chain", batch=2))
     outputs = case.outputs
     assume(bool((outputs.sum(1) > 0.1 * outputs.abs().sum(1)).all()))
-    it = both(case, rules, spread)
+    it = both(case, rules, spread, **options)
     out = it.tensors[-1]
     it.close(it.R(it.R.output), it.truth([out]))
     it.close(it.R(it.R["input"], it.R.output), it.truth(["input", out]))

@@ -62,10 +62,16 @@ QUESTIONS: dict[str, tuple[Callable[[nrm.Measure], Any], dict[str, str]]] = {
     "no bias": (lambda R: R["1.bias"], {"what": "no bias", "try_": "R.biases"}),
     "cut through an edge": (lambda R: R.cut(R.edge("0", "1")), {"what": "a cut goes through a tensor"}),
     "nothing asked": (lambda R: R(), {"what": "nothing was asked", "try_": r"R\("}),
-    "a name as argument": (lambda R: R("1"), {"what": "not something that can be asked", "got": "str", "expected": "R"}),
+    "a name as argument": (
+        lambda R: R("1"),
+        {"what": "not something that can be asked", "got": "str", "expected": "R"},
+    ),
     "a number as argument": (lambda R: R(R["1"], 3), {"got": "int: 3"}),
     "a name as condition": (lambda R: R(R["1"], given="3"), {"got": "str"}),
-    "channel out of range": (lambda R: R(R["1"].channel(3)), {"what": "1.channels.*no such", "got": "3", "expected": "2"}),
+    "channel out of range": (
+        lambda R: R(R["1"].channel(3)),
+        {"what": "1.channels.*no such", "got": "3", "expected": "2"},
+    ),
     "negative out of range": (lambda R: R(R["1"].channel(-4)), {"got": "-4", "expected": "2"}),
     "one of several channels": (lambda R: R(R["1"].channel([0, 7])), {"got": "7"}),
     "position out of range": (lambda R: R(R["1"].position((0, 6))), {"got": r"\(0, 6\)", "expected": r"\(5, 5\)"}),
@@ -75,17 +81,29 @@ QUESTIONS: dict[str, tuple[Callable[[nrm.Measure], Any], dict[str, str]]] = {
     "block out of range": (lambda R: R(R["1"].channels[9]), {"got": "9", "expected": "2"}),
     "chosen out of range": (lambda R: R(R["1"].channels[[0, 9]]), {"got": "9", "expected": "2"}),
     "too many axes chosen": (lambda R: R(R["1"].channels[:, :]), {"what": "too many indices", "got": "2"}),
-    "axis out of range": (lambda R: R(R["1"].axis(3)), {"what": "no axis 3", "got": r"\(3, 6, 6\)", "expected": "0 to 2"}),
+    "axis out of range": (
+        lambda R: R(R["1"].axis(3)),
+        {"what": "no axis 3", "got": r"\(3, 6, 6\)", "expected": "0 to 2"},
+    ),
     "axis twice": (lambda R: R(R["1"].axis(0, -3)), {"what": "twice"}),
     "float index": (lambda R: R["1"].channel(1.0), {"what": "not an integer", "got": r"1\.0"}),
     "bool index": (lambda R: R["1"].channel(True), {"what": "not an integer"}),
     "text index": (lambda R: R["1"]["a"], {"what": "not an integer", "got": "'a'"}),
-    "sets per sample": (lambda R: R(R["1"].channel([[0], [1], [2]])), {"got": "3", "expected": "2 lists, one set per sample"}),
-    "mask of wrong shape": (lambda R: R(R["1"].where(torch.ones(5) > 0)), {"got": r"\(5,\)", "expected": r"\(3, 6, 6\)"}),
+    "sets per sample": (
+        lambda R: R(R["1"].channel([[0], [1], [2]])),
+        {"got": "3", "expected": "2 lists, one set per sample"},
+    ),
+    "mask of wrong shape": (
+        lambda R: R(R["1"].where(torch.ones(5) > 0)),
+        {"got": r"\(5,\)", "expected": r"\(3, 6, 6\)"},
+    ),
     "mask of floats": (lambda R: R(R["1"].where(torch.rand(6))), {"what": "mask.*booleans", "got": "float32"}),
     "mask of nonsense": (lambda R: R["1"].where(["a", "b"]), {"what": "mask", "got": "'a'"}),
     "mask as channels": (lambda R: R["1"].channel(torch.ones(3, 6) > 0), {"try_": r"where\(mask\)"}),
-    "labels of wrong shape": (lambda R: R(R["1"].groups(torch.zeros(4, 6).long())), {"got": r"\(4, 6\)", "expected": r"\(2, 3, 6, 6\)"}),
+    "labels of wrong shape": (
+        lambda R: R(R["1"].groups(torch.zeros(4, 6).long())),
+        {"got": r"\(4, 6\)", "expected": r"\(2, 3, 6, 6\)"},
+    ),
     "labels of floats": (lambda R: R(R["1"].groups(torch.zeros(6))), {"what": "label map.*integers", "got": "float"}),
     "labels below -1": (lambda R: R(R["1"].groups(torch.full((6,), -2))), {"got": "-2", "expected": "-1"}),
     "labels without groups": (lambda R: R(R["1"].groups(torch.full((6,), -1))), {"what": "no groups"}),
@@ -93,7 +111,7 @@ QUESTIONS: dict[str, tuple[Callable[[nrm.Measure], Any], dict[str, str]]] = {
     "no such sample": (lambda R: R.sample(2), {"what": "no such sample", "got": "2", "expected": "0 to 1"}),
     "activations of a partition": (lambda R: R.values(R["1"].channels), {"what": "not a layer"}),
     "excluded output": (lambda R: R(R.output[1]), {"what": "target excludes", "where": "sample 0", "try_": "softmax"}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -127,33 +145,77 @@ CALLS: dict[str, tuple[type[nrm.NrmError], dict[str, Any], dict[str, str]]] = {
     "target too large": (nrm.QuestionError, {"target": 5}, {"what": "out of range", "got": "5", "expected": "0 to 4"}),
     "one target too large": (nrm.QuestionError, {"target": [0, 9]}, {"got": r"9 \(sample 1\)", "expected": "0 to 4"}),
     "negative class": (nrm.QuestionError, {"target": -1}, {"got": "-1", "expected": "0 to 4"}),
-    "float target": (nrm.QuestionError, {"target": 1.0}, {"what": "class index", "got": "float", "expected": "integer"}),
+    "float target": (
+        nrm.QuestionError,
+        {"target": 1.0},
+        {"what": "class index", "got": "float", "expected": "integer"},
+    ),
     "float targets": (nrm.QuestionError, {"target": torch.rand(2)}, {"what": "class index", "got": "float"}),
     "bool target": (nrm.QuestionError, {"target": True}, {"what": "class index", "got": "bool"}),
     "target of nonsense": (nrm.QuestionError, {"target": {"a": 1}}, {"what": "class index", "expected": "softmax"}),
     "too many targets": (nrm.QuestionError, {"target": [0, 1, 2]}, {"got": r"\(3,\)", "expected": "2 of them"}),
     "nested targets": (nrm.QuestionError, {"target": [[0], [1]]}, {"got": r"\(2, 1\)", "expected": "2 of them"}),
-    "tuple too long": (nrm.QuestionError, {"target": (0, 1)}, {"what": "1 axis", "got": r"\(0, 1\)", "try_": "one per sample"}),
+    "tuple too long": (
+        nrm.QuestionError,
+        {"target": (0, 1)},
+        {"what": "1 axis", "got": r"\(0, 1\)", "try_": "one per sample"},
+    ),
     "unknown spread": (nrm.QuestionError, {"target": "logit"}, {"what": "unknown target 'logit'", "try_": "'logits'"}),
-    "set of another layer": (nrm.QuestionError, {"target": nrm.layer("1")[0]}, {"what": "set of outputs", "got": "nrm.layer"}),
+    "set of another layer": (
+        nrm.QuestionError,
+        {"target": nrm.layer("1")[0]},
+        {"what": "set of outputs", "got": "nrm.layer"},
+    ),
     "set out of range": (nrm.QuestionError, {"target": nrm.output[9]}, {"got": r"\[9\]", "expected": r"\(5,\)"}),
-    "bias": (nrm.QuestionError, {"bias": "inputs"}, {"what": "bias='inputs'", "expected": "'ignore'", "try_": "'input'"}),
+    "bias": (
+        nrm.QuestionError,
+        {"bias": "inputs"},
+        {"what": "bias='inputs'", "expected": "'ignore'", "try_": "'input'"},
+    ),
     "zero": (nrm.QuestionError, {"zero": "sinks"}, {"what": "zero='sinks'", "expected": "'uniform'", "try_": "'sink'"}),
     "normalize": (nrm.QuestionError, {"normalize": 1}, {"what": "normalize=1", "expected": "True"}),
     "memory": (nrm.QuestionError, {"memory": "lots"}, {"what": "memory", "got": "'lots'", "expected": "GiB"}),
     "memory below 0": (nrm.QuestionError, {"memory": -1}, {"got": "-1"}),
-    "unknown composite": (nrm.RuleError, {"rules": "epsilon-plus-flt"}, {"what": "unknown composite", "try_": "'epsilon-plus-flat'"}),
+    "unknown composite": (
+        nrm.RuleError,
+        {"rules": "epsilon-plus-flt"},
+        {"what": "unknown composite", "try_": "'epsilon-plus-flat'"},
+    ),
     "rules of nonsense": (nrm.RuleError, {"rules": 3}, {"what": "not rules", "got": "int", "expected": "composite"}),
-    "rule for nobody": (nrm.RuleError, {"rules": {"conv9": nrm.ZPlus()}}, {"what": "no layer matches", "expected": "pattern"}),
+    "rule for nobody": (
+        nrm.RuleError,
+        {"rules": {"conv9": nrm.ZPlus()}},
+        {"what": "no layer matches", "expected": "pattern"},
+    ),
     "not a rule": (nrm.RuleError, {"rules": {"0": "zplus"}}, {"what": "'0'", "got": "zplus"}),
-    "a class for a rule": (nrm.RuleError, {"rules": {"0": nrm.ZPlus}}, {"what": "not a rule", "expected": r"ZPlus\(\)"}),
+    "a class for a rule": (
+        nrm.RuleError,
+        {"rules": {"0": nrm.ZPlus}},
+        {"what": "not a rule", "expected": r"ZPlus\(\)"},
+    ),
     "labels": (nrm.QuestionError, {"labels": ["a"]}, {"what": "by layer", "got": "list", "expected": "output"}),
-    "labels of an unknown layer": (nrm.QuestionError, {"labels": {"outputs": "abcde"}}, {"where": "outputs", "expected": "'output'|'input'"}),
-    "too few labels": (nrm.QuestionError, {"labels": {"output": ["a", "b"]}}, {"where": "output", "got": "2", "expected": r"\(5,\)"}),
-    "a text for labels": (nrm.QuestionError, {"labels": {"output": "abcde"}}, {"what": "list of names", "got": "abcde"}),
+    "labels of an unknown layer": (
+        nrm.QuestionError,
+        {"labels": {"outputs": "abcde"}},
+        {"where": "outputs", "expected": "'output'|'input'"},
+    ),
+    "too few labels": (
+        nrm.QuestionError,
+        {"labels": {"output": ["a", "b"]}},
+        {"where": "output", "got": "2", "expected": r"\(5,\)"},
+    ),
+    "a text for labels": (
+        nrm.QuestionError,
+        {"labels": {"output": "abcde"}},
+        {"what": "list of names", "got": "abcde"},
+    ),
     "output key": (nrm.CaptureError, {"output": "logits"}, {"what": "no 'logits'", "got": "tensor", "try_": "lambda"}),
-    "no sample axis": (nrm.CaptureError, {"batch_dim": 4}, {"what": "no axis 4", "got": r"\(2, 2, 6, 6\)", "try_": "batch_dim=None"}),
-}  # fmt: skip
+    "no sample axis": (
+        nrm.CaptureError,
+        {"batch_dim": 4},
+        {"what": "no axis 4", "got": r"\(2, 2, 6, 6\)", "try_": "batch_dim=None"},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -177,7 +239,9 @@ def test_bad_rules_are_refused_when_they_are_made(make: Callable[[], Any]) -> No
     refused(nrm.RuleError, make, got=r"\(", expected=">")
 
 
-@pytest.mark.parametrize(("target", "signs"), [("logits", [-1.0, -2.0]), ("logits", [1.0, -1.0]), (nrm.output[1], [1.0, -1.0])])
+@pytest.mark.parametrize(
+    ("target", "signs"), [("logits", [-1.0, -2.0]), ("logits", [1.0, -1.0]), (nrm.output[1], [1.0, -1.0])]
+)
 def test_outputs_without_a_positive_sum_cannot_be_shared(target: Any, signs: list[float]) -> None:
     model = nn.Linear(1, 2, bias=False)
     model.weight.data.copy_(torch.tensor(signs)[:, None])
@@ -221,12 +285,24 @@ MODELS: dict[str, tuple[Callable[[], tuple[Any, Any]], dict[str, str]]] = {
     "inf in the input": (lambda: (network(), with_value(image(), float("inf"))), {"what": "inf", "got": "1"}),
     "NaN in a weight": (lambda: (broken(network(), float("nan")), image()), {"what": "NaN", "where": "'2'"}),
     "inf in a weight": (lambda: (broken(network(), float("inf")), image()), {"what": "NaN|inf", "where": "'2'"}),
-    "NaN in an activation": (lambda: (Odd(lambda h: torch.sqrt(-1 - h.abs())), torch.rand(1, 3)), {"what": "NaN", "where": "sqrt"}),
+    "NaN in an activation": (
+        lambda: (Odd(lambda h: torch.sqrt(-1 - h.abs())), torch.rand(1, 3)),
+        {"what": "NaN", "where": "sqrt"},
+    ),
     "no model": (lambda: (3, image()), {"what": "not a model", "got": "int", "expected": "Module"}),
     "a function": (lambda: (torch.relu, image()), {"what": "not a model"}),
-    "training mode": (lambda: (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), torch.rand(1, 3)), {"what": "training", "where": "Dropout", "try_": "eval"}),
-    "batch norm in training": (lambda: (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), torch.rand(2, 3)), {"what": "training", "where": "BatchNorm"}),
-    "scripted": (lambda: (torch.jit.trace(nn.Linear(3, 2), torch.rand(1, 3)), torch.rand(1, 3)), {"what": "scripted", "try_": "Python module"}),
+    "training mode": (
+        lambda: (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), torch.rand(1, 3)),
+        {"what": "training", "where": "Dropout", "try_": "eval"},
+    ),
+    "batch norm in training": (
+        lambda: (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), torch.rand(2, 3)),
+        {"what": "training", "where": "BatchNorm"},
+    ),
+    "scripted": (
+        lambda: (torch.jit.trace(nn.Linear(3, 2), torch.rand(1, 3)), torch.rand(1, 3)),
+        {"what": "scripted", "try_": "Python module"},
+    ),
     "meta weights": (lambda: (nn.Linear(3, 2, device="meta"), torch.rand(1, 3)), {"what": "meta", "where": "weight"}),
     "meta input": (lambda: (nn.Linear(3, 2), torch.rand(1, 3, device="meta")), {"what": "meta|devices"}),
     "complex input": (lambda: (nn.Linear(3, 2), torch.rand(1, 3) * 1j), {"what": "complex", "expected": "real"}),
@@ -234,12 +310,21 @@ MODELS: dict[str, tuple[Callable[[], tuple[Any, Any]], dict[str, str]]] = {
     "integer input": (lambda: (Casting(), torch.ones(1, 3).long()), {"what": "integers", "expected": "embedding"}),
     "no input": (lambda: (nn.Linear(3, 2), ()), {"what": "no tensor", "expected": "tensor"}),
     "empty batch": (lambda: (nn.Linear(3, 2), torch.rand(0, 3)), {"what": "empty", "got": r"\(0, 3\)"}),
-    "no path": (lambda: (Odd(lambda h: torch.tensor(h.detach().numpy())), torch.rand(1, 3)), {"what": "lost|does not depend", "expected": "numpy"}),
+    "no path": (
+        lambda: (Odd(lambda h: torch.tensor(h.detach().numpy())), torch.rand(1, 3)),
+        {"what": "lost|does not depend", "expected": "numpy"},
+    ),
     "unsupported op": (lambda: (Odd(torch.fft.rfft), torch.rand(1, 3)), {"what": "float tensor|fft"}),
-    "unknown op": (lambda: (Odd(lambda h: torch.linalg.inv(torch.diag_embed(h)).sum(-1)), torch.rand(1, 3)), {"what": "linalg_inv|inv", "where": r"test_errors\.py:\d+", "try_": "register"}),
-    "several outputs": (lambda: (Odd(lambda h: (h, h + 1)), torch.rand(1, 3)), {"what": "several outputs", "try_": "output="}),
+    "unknown op": (
+        lambda: (Odd(lambda h: torch.linalg.inv(torch.diag_embed(h)).sum(-1)), torch.rand(1, 3)),
+        {"what": "linalg_inv|inv", "where": r"test_errors\.py:\d+", "try_": "register"},
+    ),
+    "several outputs": (
+        lambda: (Odd(lambda h: (h, h + 1)), torch.rand(1, 3)),
+        {"what": "several outputs", "try_": "output="},
+    ),
     "integer output": (lambda: (Odd(lambda h: h.argmax(1)), torch.rand(1, 3)), {"what": "float tensor|lost"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
@@ -276,7 +361,7 @@ def test_errors_in_the_model_itself_are_the_models() -> None:
     with pytest.raises(ZeroDivisionError, match="mine"):
         nrm.measure(model, torch.rand(1, 3))
     assert not nn.modules.module._global_forward_hooks
-    with pytest.raises(RuntimeError, match="shapes|size"):
+    with pytest.raises(RuntimeError, match=r"shapes|size"):
         nrm.measure(nn.Linear(3, 2), torch.rand(1, 4))
 
 
@@ -314,7 +399,7 @@ def test_conditions_that_cancel() -> None:
     model[0].weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
 
     def given(difference: float) -> Tensor:
-        model[1].weight.data.copy_(torch.tensor([[1.0 + difference, -1.0, 1.0]]))
+        model[1].weight.data.copy_(torch.tensor([[1.0 + difference, -1.0, 1.0]], dtype=torch.float64))
         R = nrm.measure(model, torch.ones(1, 2).double(), rules="lrp-0")
         return R(R.input, given=R["0"][:2])
 

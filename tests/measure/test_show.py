@@ -51,7 +51,7 @@ class Inner(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.linear(x)) + x
+        return torch.relu(self.linear(x) + x)
 
 
 def model() -> nn.Module:
@@ -144,7 +144,7 @@ def test_labels_by_index() -> None:
 
 
 def test_labels_are_in_errors(R: nrm.Measure) -> None:
-    with pytest.raises(nrm.QuestionError, match="output 1 .*script"):
+    with pytest.raises(nrm.QuestionError, match=r"output 1 .*script"):
         R(R.output[0])
 
 
@@ -166,7 +166,7 @@ def test_the_layers(R: nrm.Measure) -> None:
     lines = repr(table).splitlines()
     assert len(lines) == len(table) + 1
     assert lines[0].split() == ["name", "shape", "channels", "kind", "cut", "mass"]
-    assert [row.name for row in table][0] == "input"
+    assert table[0].name == "input"
     assert table[-1].is_cut
     html = read(table._repr_html_())
     assert html.tags.count("tr") == len(table) + 1
@@ -176,8 +176,9 @@ def test_the_layers(R: nrm.Measure) -> None:
 
 def test_nothing_hostile_gets_through(R: nrm.Measure) -> None:
     inner = R["<b>bold</b>.linear"]
+    hostile = nrm.layer(HOSTILE)
     shown = [R, R.layers, R.check(), R.sample(1), R.inputs, R.cut(inner), inner, inner.channel(0), inner.channels,
-             nrm.layer(HOSTILE), nrm.layer(HOSTILE)[0], nrm.layer("a", HOSTILE), nrm.layer(HOSTILE).channels]  # fmt: skip
+             hostile, hostile[0], hostile.channels, nrm.layer("a", HOSTILE)]  # fmt: skip
     for value in shown:
         html = value._repr_html_()
         assert "<script" not in html
@@ -192,7 +193,7 @@ def test_a_layer_tells_what_the_measure_knows(R: nrm.Measure) -> None:
     assert read(layer._repr_html_()).text.split() == ["head", "4,", "channels", "on", "axis", "0,", "linear"]
     assert read(nrm.layer("head")._repr_html_()).text.strip() == "head"
     assert repr(layer) == "nrm.layer('head')"
-    assert "edge" in R.edge("input", "<b>bold</b>").facts
+    assert "edge" in R.edge("input", "<b>bold</b>/add").facts
     assert "bias" in R["head.bias"].facts
 
 
@@ -217,7 +218,7 @@ def test_completion_computes_nothing() -> None:
 
 def test_cuts_show_their_parts(R: nrm.Measure) -> None:
     text = repr(R.cut("<b>bold</b>.linear"))
-    assert text.startswith("cut through <b>bold</b>.linear: <b>bold</b>.linear, input -> <b>bold</b>")
+    assert text.startswith("cut through <b>bold</b>.linear: <b>bold</b>.linear, input -> <b>bold</b>/add")
     assert "head.bias" in text
 
 

@@ -73,12 +73,12 @@ LRP0 = Rule("lrp0")
 
 @dataclass(frozen=True)
 class Block:
-    """One parent's part of a step. `via` are tensors inside the step: same neuron as the column they lead to."""
+    """One parent's part of a step. `via` are tensors inside the step, each with the column of its first neuron."""
 
     parent: str
     weight: Tensor  # in x out
     rule: Rule | None = LRP0  # None: the weights are the shares themselves (selection, product)
-    via: tuple[str, ...] = ()
+    via: tuple[tuple[str, int], ...] = ()
     alpha: float = 1.0
     support: Tensor | None = None
 
@@ -88,7 +88,7 @@ class Share:
     """A block after normalization: R(neuron of parent | neuron of the step's tensor)."""
 
     parent: str
-    via: tuple[str, ...]
+    via: tuple[tuple[str, int], ...]
     matrix: Tensor
 
 
@@ -145,11 +145,9 @@ class Network:
             channel = torch.arange(width) if channel is None else channel
             rows = torch.zeros(int(channel.max()) + 1, width, dtype=torch.float64)
             rows[channel, torch.arange(width)] = parts[-1][0]
-            self.source(f"{name}.bias", torch.ones(len(rows)))
-            self.shares[name].append(Share(f"{name}.bias", (), rows))
+            self._late(name, "bias", rows)
         if self.zero == "sink" and dead.any():
-            self.source(f"{name}.sink", torch.ones(width))
-            self.shares[name].append(Share(f"{name}.sink", (), torch.diag(dead.double())))
+            self._late(name, "sink", torch.diag(dead.double()))
         self.source(name, value)  # last: the order of `values` is the order of the walks
 
     def affine(
@@ -215,7 +213,7 @@ def walks(network: Network, limit: int = 20_000) -> list[tuple[Walk, float]]:
                 counts[name, j] = 1
                 continue
             columns[name, j] = [
-                (((s.parent, i), *((v, j) for v in s.via)), float(s.matrix[i, j]))
+                (((s.parent, i), *((name, j - first) for name, first in s.via)), float(s.matrix[i, j]))
                 for s in shares
                 for i in s.matrix[:, j].nonzero().flatten().tolist()
             ]
@@ -325,15 +323,21 @@ class Proper:
             yield {self.level[site]: lambda place, i, s: place == site and (s is None or i in s)}
         for name, shares in self.network.shares.items():
             for k, share in enumerate(shares):
-                chain = (share.parent, *share.via, name)
-                if self.level[name] >= len(self.layers) or not (
-                    site in share.via if isinstance(site, str) else site in itertools.pairwise(chain)
-                ):
+                chain = ((share.parent, None), *share.via, (name, 0))  # None: the parent's own neuron, not the column's
+                hits = [
+                    first
+                    for (a, first), (b, _) in itertools.pairwise(chain)
+                    if (site == a and first is not None if isinstance(site, str) else site == (a, b))
+                ]
+                if not hits or self.level[name] >= len(self.layers):
                     continue
-                inside = isinstance(site, str) or site[0] != share.parent  # its neuron is then the column's
                 yield {
-                    self.level[name] - 1: lambda p, i, s, w=(name, k), x=inside: p == w and (x or s is None or i in s),
-                    self.level[name]: lambda p, i, s, n=name, x=inside: p == n and (not x or s is None or i in s),
+                    self.level[name] - 1: lambda p, i, s, w=(name, k), f=hits[0]: (
+                        p == w and (s is None or f is not None or i in s)
+                    ),
+                    self.level[name]: lambda p, j, s, n=name, f=hits[0]: (
+                        p == n and (s is None or f is None or j - f in s)
+                    ),
                 }
 
     def measure(self, events: Mapping[Site, Sequence[int] | None]) -> float:

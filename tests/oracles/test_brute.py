@@ -73,7 +73,10 @@ def test_by_hand() -> None:
     net.affine("h", [Block("x", torch.tensor([[3.0], [1.0]]).double())], shift=torch.tensor([5.0]).double())
     net.affine(  # h * 2 + x @ (10, -5): column (20, 10, -10), and nothing for the bias
         "y",
-        [Block("h", torch.tensor([[2.0]]).double()), Block("x", torch.tensor([[10.0], [-5.0]]).double(), via=("u",))],
+        [
+            Block("h", torch.tensor([[2.0]]).double()),
+            Block("x", torch.tensor([[10.0], [-5.0]]).double(), via=(("u", 0),)),
+        ],
     )
     found = walks(net.explain("y", 0))
     assert net.values["y"].tolist() == [20.0]

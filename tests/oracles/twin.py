@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ AVERAGES = (nn.AvgPool1d, nn.AvgPool2d)
 
 @dataclass(frozen=True)
 class Rules:
-    """A rule for every step that adds (linear, lone norm, sum), with exceptions by module path; average pools: LRP-0."""
+    """A rule for every step that adds (linear, lone norm, sum), or rules by module path; average pools have LRP-0."""
 
     everywhere: str
     layers: Mapping[str, str] = field(default_factory=dict)
@@ -48,15 +48,18 @@ class Rules:
         return RULES[self.layers.get(layer.split("#")[0], self.everywhere)][2]
 
     def library(self, model: nn.Module) -> object:
-        """The same choice as the argument `rules=` of the library."""
+        """The same choice as the argument `rules=` of the library.
+
+        Everywhere is the pattern `*`: a bare rule leaves lone norms and bare sums to the library's defaults. With
+        rules per layer there is no such pattern, so that an identity takes the rule of the branch it joins.
+        """
         import nrm  # the oracle's own tests must run without the library
 
-        def made(key: str) -> object:
-            return getattr(nrm, RULES[key][0])(*RULES[key][1])
-
-        # The pattern, not the bare rule: a bare rule leaves lone norms and bare sums to the library's defaults.
+        if self.layers and self.everywhere != "lrp0":
+            raise ValueError("layers without a rule of their own have LRP-0")
         pools = {name: "lrp0" for name, m in model.named_modules() if isinstance(m, AVERAGES)}
-        return {layer: made(key) for layer, key in (pools | self.layers).items()} | {"*": made(self.everywhere)}
+        chosen = self.layers or pools | {"*": self.everywhere}
+        return {layer: getattr(nrm, RULES[key][0])(*RULES[key][1]) for layer, key in chosen.items()}
 
 
 # --- the oracle's side: translating ops by hand ---
@@ -69,7 +72,7 @@ class Term:
     parent: str
     weight: Tensor
     support: Tensor
-    names: tuple[str, ...]
+    names: tuple[tuple[str, int], ...]  # with the column of each tensor's first neuron
     shift: Tensor | None = None
     rule: Rule | None = None  # None: an identity, takes the rule of the branch it joins
 
@@ -106,31 +109,50 @@ class Twin:
         return name
 
     def branch(self, parent: str, *path: str | tuple[str, float]) -> Term:
-        """A linear step and what is folded into it: batch norms, constant factors, inner sums (a bare name)."""
-        names = tuple(step if isinstance(step, str) else step[0] for step in path)
-        weight, shift, support, shape = matrix(self._module(names[0]), self.shapes[parent])
-        for step in path:
-            name = step if isinstance(step, str) else step[0]
-            self.shapes[name] = shape
-            if not isinstance(step, str):
-                weight, shift = weight * step[1], None if shift is None else shift * step[1]
-            elif isinstance(norm := self._module(name), nn.modules.batchnorm._BatchNorm):
-                scale, offset = self._norm(norm, shape)
-                weight, shift = weight * scale, offset if shift is None else shift * scale + offset
-        rule = RULES["lrp0"][2] if isinstance(self._module(names[0]), AVERAGES) else self.rules.brute(names[0])
-        return Term(parent, weight, support, names, shift, rule)
+        """A linear step and what is folded into it, see :meth:`through`."""
+        weight, shift, support, shape = matrix(self._module(path[0]), self.shapes[parent])
+        rule = RULES["lrp0"][2] if isinstance(self._module(path[0]), AVERAGES) else self.rules.brute(path[0])
+        self.shapes[path[0]] = shape
+        return self.through(Term(parent, weight, support, ((path[0], 0),), shift, rule), *path[1:])
 
-    def identity(self, parent: str, *names: str) -> Term:
+    def identity(self, parent: str, *path: str | tuple[str, float]) -> Term:
         eye = torch.eye(math.prod(self.shapes[parent]), dtype=torch.float64)
-        return Term(parent, eye, eye != 0, names)
+        return self.through(Term(parent, eye, eye != 0, ()), *path)
 
-    def fuse(self, name: str, *terms: Term, bare: str = "") -> str:
+    def through(self, term: Term, *path: str | tuple[str, float]) -> Term:
+        """Folds batch norms (by name) and constant factors (name, factor) into a term; any other name changes nothing."""
+        for step in path:
+            name, factor = (step, 1.0) if isinstance(step, str) else step
+            self.shapes.setdefault(name, self.shapes[term.names[-1][0] if term.names else term.parent])
+            scale, offset = torch.as_tensor(factor).double(), None
+            if isinstance(norm := self._module(name), nn.modules.batchnorm._BatchNorm):
+                scale, offset = self._norm(norm, self.shapes[name])
+            shift = None if term.shift is None else term.shift * scale
+            if offset is not None:
+                shift = offset if shift is None else shift + offset
+            term = replace(term, weight=term.weight * scale, shift=shift, names=(*term.names, (name, 0)))
+        return term
+
+    def joined(self, name: str, *terms: Term) -> list[Term]:
+        """A concatenation inside a fused step: each term keeps its own columns."""
+        widths = [t.weight.shape[1] for t in terms]
+        self.shapes[name] = (sum(widths),)
+        found = []
+        for k, t in enumerate(terms):
+            first, rest = sum(widths[:k]), sum(widths[k + 1 :])
+            names = (*((n, at + first) for n, at in t.names), (name, 0))
+            shift = None if t.shift is None else F.pad(t.shift, (first, rest))
+            weight, support = F.pad(t.weight, (first, rest)), F.pad(t.support, (first, rest))
+            found.append(Term(t.parent, weight, support, names, shift, t.rule))
+        return found
+
+    def fuse(self, name: str, *terms: Term, shift: Tensor | None = None) -> str:
         """One jointly normalized step; `name` is its final tensor, every other name lies inside."""
-        rule = next((t.rule for t in terms if t.rule), None) or self.rules.brute(bare or name)
-        shifts = [t.shift for t in terms if t.shift is not None]
-        self.shapes.setdefault(name, self.shapes[terms[0].names[-1] if terms[0].names else terms[0].parent])
+        rule = next((t.rule for t in terms if t.rule), None) or self.rules.brute(name)
+        shifts = [s for s in (*(t.shift for t in terms), shift) if s is not None]
+        self.shapes.setdefault(name, self.shapes[terms[0].names[-1][0] if terms[0].names else terms[0].parent])
         blocks = [
-            Block(t.parent, t.weight, t.rule or rule, tuple(n for n in t.names if n != name), 1.0, t.support)
+            Block(t.parent, t.weight, t.rule or rule, tuple(v for v in t.names if v[0] != name), 1.0, t.support)
             for t in terms
         ]
         self.net.affine(name, blocks, sum(shifts) if shifts else None, self._channel(name))
@@ -138,14 +160,14 @@ class Twin:
 
     def linear(self, parent: str, *path: str | tuple[str, float]) -> str:
         term = self.branch(parent, *path)
-        return self.fuse(term.names[-1], term)
+        return self.fuse(term.names[-1][0], term)
 
-    def norm(self, parent: str, name: str) -> str:
-        """A batch norm without a linear step before it: a diagonal linear step."""
-        self.shapes[name] = self.shapes[parent]
+    def norm(self, name: str, *terms: Term) -> str:
+        """A batch norm of what is no single linear step: a concatenation, or a value of its own."""
+        bare = [replace(self.through(t, name), shift=None) for t in terms]
         scale, offset = self._norm(self._module(name), self.shapes[name])
-        support = torch.eye(len(scale), dtype=torch.bool)
-        return self.fuse(name, Term(parent, torch.diag(scale), support, (name,), offset, self.rules.brute(name)))
+        shifts = [t.shift * scale for t in terms if t.shift is not None]
+        return self.fuse(name, *bare, shift=sum(shifts, offset))
 
     def each(self, parent: str, name: str, function: Callable[[Tensor], Tensor]) -> str:
         self.shapes[name] = self.shapes[parent]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from nrm.capture.guard import plain_execution, untouched, watched_modules
-from nrm.capture.ops import Source, Unknown
+from nrm.capture.ops import Multiply, Source, Unknown
 from nrm.capture.recorder import Recorder, tensors_in
-from nrm.capture.tape import Tape
+from nrm.capture.tape import Node, Tape
 from nrm.capture.vocabulary import COMPOSED, VOCABULARY
 from nrm.errors import CaptureError
 
@@ -271,7 +271,7 @@ def _finish(recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dt
             "the output does not depend on the input through torch calls",
             expected="no numpy round trip, .item() or scripted code on the way",
         )
-    _number_names(recorder)
+    _number_names(recorder, model)
     output = recorder.node(result).index
     inputs = tuple(n.index for n in sources)
     if "input" not in recorder.names:
@@ -287,30 +287,40 @@ def _finish(recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dt
 
 
 def _check_samples(tape: Tape) -> None:
-    """Each sample has its own measure, so samples must not meet on the way to the output (a closed gate may)."""
+    """Each sample has its own measure, so samples must not meet on the way to the output (in a factor they may)."""
     if tape.batch == 1:
         return
     seen = {tape.output}
     for node in reversed(tape.nodes[: tape.output + 1]):
         if node.index not in seen or isinstance(node.op, Unknown):
             continue
-        seen.update(node.inputs)
-        nobody = node.sample is None and node.owner is None and node.index == tape.output
-        if nobody or (node.owner is not None and bool((node.owner < 0).any())):
+        if _is_mixed(node) or (node.index == tape.output and node.sample is None and node.owner is None):
             raise CaptureError(
                 "samples of the batch are mixed", where=f"layer {node.name!r}",
                 got=f"a tensor of shape {tuple(node.shape)} whose entries depend on several of {tape.batch} samples",
                 expected="samples that do not depend on each other",
                 hint="batch_dim=None explains the whole call as one sample; or another batch_dim, or a batch of one",
             )  # fmt: skip
+        below = [tape.nodes[i] for i in node.inputs]
+        clean = [parent for parent in below if not _is_mixed(parent)]
+        seen.update(parent.index for parent in (clean if isinstance(node.op, Multiply) and clean else below))
 
 
-def _number_names(recorder: Recorder) -> None:
-    """Names for ops that no module has named, and numbers for names that occur several times."""
+def _is_mixed(node: Node) -> bool:
+    return node.owner is not None and bool((node.owner < 0).any())
+
+
+def _number_names(recorder: Recorder, model: nn.Module) -> None:
+    """Names for ops that no module has named, and numbers for names that occur several times.
+
+    The last op of a container has the container's name and its own: ``block`` and ``block/add``.
+    """
+    containers = {path for path, module in model.named_modules() if next(module.children(), None) is not None}
     for node in recorder.nodes:
-        if not node.name:
-            node.name = f"{node.module}/{node.function.removeprefix('get:')}"
-            recorder.names.setdefault(node.name, []).append(node.index)
+        own = f"{node.module}/{node.function.removeprefix('get:')}"
+        if not node.name or (node.name == node.module and node.name in containers):
+            recorder.names.setdefault(own, []).append(node.index)
+            node.name = node.name or own
     for node in recorder.nodes:
         calls = recorder.names[node.name]
         if len(calls) > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,15 +51,14 @@ def plain_execution() -> Iterator[None]:
 @contextlib.contextmanager
 def watched_modules(recorder: Recorder) -> Iterator[None]:
     """Tells the recorder when modules begin and end, by hooks that belong to no module."""
-    before = hooks.register_module_forward_pre_hook(recorder.enter_module)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message=".*global hooks on modules")  # compiled parts run eagerly, hooks fire
+        before = hooks.register_module_forward_pre_hook(recorder.enter_module)
+        stack.callback(before.remove)
         after = hooks.register_module_forward_hook(recorder.leave_module, with_kwargs=True, always_call=True)
-        try:
-            yield
-        finally:
-            after.remove()
-    finally:
-        before.remove()
+        stack.callback(after.remove)
+        yield
 
 
 def _contents(module: nn.Module) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def _by_entry(op: Op, maps: list[LinearMap | None], parents: list[Node], shape: 
     for map, parent in zip(maps, parents, strict=True):
         if _unowned(parent):
             continue
-        code = _moved(op, map, codes_of(parent), shape, batch)
+        code = _moved(op, map, codes_of(parent), shape, batch, parent.value.dtype)
         if isinstance(op, Multiply) and total is not None and bool((code == _MIXED).any()):
             continue  # a factor that mixes samples scales the other one; relevance follows the other one
         total = code if total is None else _merged(total, code)
@@ -168,7 +168,7 @@ def _merged(a: Tensor, b: Tensor) -> Tensor:
     return torch.where((a != _NOBODY) & (b != _NOBODY) & (a != b), torch.full_like(one, _MIXED), one)
 
 
-def _moved(op: Op, map: LinearMap | None, code: Tensor, shape: torch.Size, batch: int) -> Tensor:
+def _moved(op: Op, map: LinearMap | None, code: Tensor, shape: torch.Size, batch: int, dtype: torch.dtype) -> Tensor:
     if map is None:
         if code.shape == shape:
             return code
@@ -177,7 +177,7 @@ def _moved(op: Op, map: LinearMap | None, code: Tensor, shape: torch.Size, batch
         free = _free_axes(map)
         if isinstance(map, Reduce):
             return _reduced(map, code, shape)
-        return _kept(code, shape, free or (), map, batch)
+        return _kept(code, shape, free or (), map, batch, dtype)
     return map.apply(code.to(torch.float64)[None])[0].round().long()
 
 
@@ -189,7 +189,12 @@ def _reduced(map: Reduce, code: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _kept(
-    code: Tensor, shape: torch.Size, free: range | tuple[int, ...], map: LinearMap | None = None, batch: int = 0
+    code: Tensor,
+    shape: torch.Size,
+    free: range | tuple[int, ...],
+    map: LinearMap | None = None,
+    batch: int = 0,
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
     """Codes that vary along untouched axes only stay as they are; otherwise every sample is tried by itself."""
     same = code.ndim == len(shape)
@@ -199,20 +204,18 @@ def _kept(
         if bool((narrow == first).all()):
             narrow = first
         elif not (same and d in free and code.shape[d] == shape[d]):
-            return _tried(code, shape, map, batch)
+            return _tried(code, shape, map, batch, dtype)
     if not same:
-        return narrow.reshape(()).expand(shape) if narrow.numel() == 1 else _tried(code, shape, map, batch)
+        return narrow.reshape(()).expand(shape) if narrow.numel() == 1 else _tried(code, shape, map, batch, dtype)
     return narrow.expand(shape)
 
 
-def _tried(code: Tensor, shape: torch.Size, map: LinearMap | None, batch: int) -> Tensor:
+def _tried(code: Tensor, shape: torch.Size, map: LinearMap | None, batch: int, dtype: torch.dtype) -> Tensor:
     total = torch.full(shape, _NOBODY, dtype=torch.long, device=code.device)
     if map is None:
         return torch.full_like(total, _MIXED)
     generator = torch.Generator().manual_seed(0)
-    probe = torch.rand(code.shape, generator=generator, dtype=torch.float64).to(code.device) + 0.5
-    like = getattr(map, "weight", getattr(map, "constant", None))
-    probe = probe.to(like.dtype) if isinstance(like, Tensor) else probe
+    probe = torch.rand(code.shape, generator=generator, dtype=dtype).to(code.device) + 0.5
     for k in [_MIXED, *range(_FIRST, _FIRST + batch)]:
         reached = map.apply((probe * (code == k))[None])[0] != 0
         total = _merged(total, torch.where(reached, k, _NOBODY))

@@ -171,6 +171,11 @@ class Blocks:
         """The number of blocks."""
         return math.prod(self.shape)
 
+    @property
+    def is_channels(self) -> bool:
+        """Whether the blocks are channels of the tensor behind the layer."""
+        return self.axes is not None and self.axes == (self.frame.layer_channel,)
+
     def number(self, index: Any) -> int:
         """The flat number of one block: an index, or a tuple with one index per axis."""
         return _number(index, self.shape, f"{self.text} (layer shape {self.frame.layer_shape})", self.labels is None)

@@ -16,13 +16,15 @@ from tqdm.auto import tqdm
 from nrm.capture import Tape, plain_execution
 from nrm.capture import capture as capture_model
 from nrm.errors import NrmWarning, PrecisionError, QuestionError
+from nrm.measure.answer import Answerer
 from nrm.measure.check import Check, check_measure
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.memory import memory_bound
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
-from nrm.measure.question import Answerer, Stop, stops_for
+from nrm.measure.plan import Plan, make_plan
+from nrm.measure.question import Stop, stops_for
 from nrm.measure.show import as_html, as_text, measure_rows, outputs_text
 from nrm.measure.sweep import Base, Kept, Site
 from nrm.measure.target import Target, excluded, read_target
@@ -142,7 +144,15 @@ class Measure:
 
     def _answer(self, stops: list[Stop], absolute: bool = False) -> Tensor:
         answerer = Answerer(self._network, self.base, memory=self._memory, progress=_progress(self._show_progress))
-        return answerer.table(stops, absolute)
+        return answerer.table(self._plan(stops, "read" if absolute else None), absolute)
+
+    def _plan(self, stops: list[Stop], strategy: str | None = None) -> Plan:
+        return make_plan(self._network, stops, memory=self._memory, kept=self._kept.is_there, strategy=strategy)
+
+    def plan(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Plan:
+        """How a question would be answered, and what it would cost; nothing is computed."""
+        conditions = [given] if isinstance(given, Layer | Set | Partition) else list(given or [])
+        return self._plan(stops_for([*arguments, *conditions], self._places.resolve))
 
     def _conditioned(self, joint: Tensor, conditions: Sequence[Argument]) -> Tensor:
         condition = self._answer(stops_for(conditions, self._places.resolve))
@@ -197,13 +207,6 @@ class Measure:
         if site.port:
             raise QuestionError(f"{layer} has no activations", got=repr(layer), expected="a tensor of the network")
         return self._mine(frame.to_samples(self._tape.nodes[site.node].value[None])[0]).clone()
-
-    def plan_bytes(self, *arguments: Argument) -> int:
-        """The size of an answer in bytes, without computing it."""
-        count = len(self)
-        for stop in stops_for(arguments, self._places.resolve):
-            count *= stop.count
-        return count * torch.finfo(self._tape.dtype).bits // 8
 
     # ---- places ----------------------------------------------------------------------------------------------
 

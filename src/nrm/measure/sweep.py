@@ -68,6 +68,11 @@ class Kept:
         return self._base
 
     @property
+    def is_there(self) -> bool:
+        """Whether the sweep has been computed already."""
+        return self._base is not None
+
+    @property
     def nbytes(self) -> int:
         """Bytes held by messages and columns."""
         return self.network.nbytes + (0 if self._base is None else self._base.nbytes)
@@ -187,6 +192,10 @@ class Pushed:
             return self._start if self._site.consumer in (None, site.consumer) else None
         return self._values.get(site.node)
 
+    def masked(self, relevance: Tensor) -> Tensor:
+        """A relevance at the site, restricted to the event there."""
+        return outer(relevance, self._mask)
+
     def rise_to(self, goals: Iterable[int]) -> Pushed:
         """Computes the values of everything between the site and the goals."""
         network, first = self._network, self._site.node if self._site.port else self._site.node + 1
@@ -245,7 +254,3 @@ def _interior(network: Network, i: int) -> list[int]:
             found += _interior(network, j)
     return found
 
-
-def stacked(value: float, shape: torch.Size, like: Tensor) -> Tensor:
-    """A constant message with a stack of one."""
-    return torch.full((1, *shape), value, dtype=like.dtype, device=like.device)

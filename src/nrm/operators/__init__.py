@@ -4,15 +4,17 @@ Every step of a relevance measure is built from such maps. A map acts on tensors
 *stack*: many messages are carried at once by folding them there.
 """
 
-from nrm.operators.convolution import Convolution
+from nrm.operators.convolution import Convolution, FlatConvolution
 from nrm.operators.maps import Centering, Dense, Function, Identity, LinearMap, Matmul, Reduce
 from nrm.operators.movement import Expand, Gather, Permute, Place, Reshape, Slice
+from nrm.operators.tables import channel_table, has_table
 
 __all__ = [
     "Centering",
     "Convolution",
     "Dense",
     "Expand",
+    "FlatConvolution",
     "Function",
     "Gather",
     "Identity",
@@ -23,4 +25,6 @@ __all__ = [
     "Reduce",
     "Reshape",
     "Slice",
+    "channel_table",
+    "has_table",
 ]

@@ -43,8 +43,13 @@ class Convolution(LinearMap):
     def reweight(self, change: Change) -> Convolution:
         return self._with(change(self.weight))
 
+    def weight_gradient(self, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of ``<y, conv(x)>`` with respect to the weight, for batches without a stack."""
+        gradient: Tensor = _backward(y, x, self.weight, None, *self._geometry, [False, True, False])[1]
+        return gradient
+
     def support(self) -> LinearMap:
-        return _Support.of(self)
+        return FlatConvolution.of(self)
 
     @property
     def _geometry(self) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
@@ -71,7 +76,7 @@ class Convolution(LinearMap):
 
 
 @dataclass(frozen=True, eq=False)
-class _Support(LinearMap):
+class FlatConvolution(LinearMap):
     """A convolution whose weights are all 1: channels of a group are summed, convolved once, and copied.
 
     That is a convolution of one channel instead of in x out channels: the Flat rule costs almost nothing.
@@ -80,9 +85,10 @@ class _Support(LinearMap):
     inside: torch.Size
     outside: torch.Size
     thin: Convolution
+    full: Convolution
 
     @classmethod
-    def of(cls, full: Convolution) -> _Support:
+    def of(cls, full: Convolution) -> FlatConvolution:
         space = full.weight.ndim - 2
         lead = full.inside[: -space - 1]
         inside = torch.Size((*lead, full.groups, *full.inside[-space:]))
@@ -92,7 +98,7 @@ class _Support(LinearMap):
             inside, outside, weight, full.stride, full.padding, full.dilation, full.groups,
             full.transposed, full.output_padding,
         )  # fmt: skip
-        return cls(full.inside, full.outside, thin)
+        return cls(full.inside, full.outside, thin, full)
 
     def apply(self, x: Tensor) -> Tensor:
         return self._spread(self.thin.apply(self._gather(x, self.thin.inside)), self.outside)
@@ -102,7 +108,7 @@ class _Support(LinearMap):
 
     def reweight(self, change: Change) -> LinearMap:
         weight = float(change(torch.ones((), dtype=torch.float64)))
-        return _Support(self.inside, self.outside, self.thin._with(self.thin.weight * weight))
+        return FlatConvolution(self.inside, self.outside, self.thin._with(self.thin.weight * weight), self.full)
 
     @property
     def nonnegative(self) -> bool:

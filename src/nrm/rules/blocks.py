@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture import Combine, Linear, Select
-from nrm.operators import Identity, LinearMap
+from nrm.operators import Identity, LinearMap, channel_table
 from nrm.rules.assignment import Assignment
 from nrm.rules.density import (
     EVERYTHING,
@@ -115,6 +115,29 @@ class Blocks:
 
     def pull(self, i: int, op: Linear, packets: list[Packet]) -> Tensor:
         """The density that has arrived at a linear step, as relevance of its input."""
+        return self._block(op.map, self.tape.nodes[i].inputs[0], self._collected(i, packets))
+
+    def table(self, i: int, op: Linear, packets: list[Packet], v: Tensor) -> Tensor:
+        """The same for every pair of channels at once, jointly with an event whose values at the input are ``v``.
+
+        ``(K, batch, input channels, output channels)``, the stacks of density and values multiplied, density first.
+        """
+        j = self.tape.nodes[i].inputs[0]
+        parts: list[Tensor] = []
+        collected = self._collected(i, packets)
+        for rule, key in dict.fromkeys((rule, key) for rule, key, _ in collected):
+            for factor in self._factors(rule, key, op.map, j):
+                d = collected.get((rule, key, factor.group))
+                if d is None:
+                    continue
+                a = factor.a * v
+                if a.shape[0] > 1 and d.shape[0] > 1:
+                    a, d = a.repeat(d.shape[0], *(1,) * (a.ndim - 1)), d.repeat_interleave(a.shape[0], 0)
+                parts.append(channel_table(factor.map, a, d))
+        return sum(parts[1:], parts[0])
+
+    def _collected(self, i: int, packets: list[Packet]) -> dict[tuple[Rule, Key, int], Tensor]:
+        """The density that has arrived at a linear step by all edges, by rule, key and group."""
         own = self.rules.leaf_rule(i)
         collected: dict[tuple[Rule, Key, int], Tensor] = {}
         for packet in packets:
@@ -123,7 +146,7 @@ class Blocks:
                 if key in rule.keys:
                     slot = (rule, key, group)
                     collected[slot] = collected[slot] + d if slot in collected else d
-        return self._block(op.map, self.tape.nodes[i].inputs[0], collected)
+        return collected
 
     def _block(self, map: LinearMap, j: int, collected: dict[tuple[Rule, Key, int], Tensor]) -> Tensor:
         total: Tensor | None = None

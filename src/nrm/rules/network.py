@@ -153,6 +153,11 @@ class Network:
             deliveries += self._move(node, message, drains)
         return deliveries, drains
 
+    def densities(self, i: int, arrivals: Arrivals) -> list[Packet]:
+        """Everything that has arrived at an additive step, as density."""
+        packets = list(arrivals.packets)
+        return packets if arrivals.message is None else packets + self._normalized(i, arrivals.message, {})
+
     def _normalized(self, i: int, message: Tensor, drains: dict[str, Tensor]) -> list[Packet]:
         columns, override = self.columns[i], self.rules.pool(i)
         if columns.dead is not None and self.columns.zero == "error" and bool((message * columns.dead).any()):
