@@ -468,6 +468,26 @@ def test_edges_and_skips(residual: nrm.Measure) -> None:
     assert R.values(edge).shape == (2, 5)
 
 
+class Bare(nn.Module):
+    """A block whose input comes straight from a linear step, and whose branch ends in an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.relu(self.a(x))
+
+
+def test_the_skip_is_what_the_block_receives() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), Bare(), Bare(), nn.Linear(5, 3)).double()
+    R = nrm.measure(model, torch.rand(2, 4).double(), target=0, rules="lrp-0")
+    close(R(R["1"].skip), R(R.edge("0", "1")))
+    close(R(R["2"].skip), R(R.edge("1", "2")))
+    close(R(R["1"].skip.all) + R(R["1/relu"].all), R(R["1"].all) - R(R["1.bias"].all))
+
+
 def test_cuts_have_mass_one(residual: nrm.Measure) -> None:
     R = residual
     for row in R.layers:

@@ -150,6 +150,13 @@ class Network:
             self._late(name, "sink", torch.diag(dead.double()))
         self.source(name, value)  # last: the order of `values` is the order of the walks
 
+    def _late(self, name: str, kind: str, rows: Tensor) -> None:
+        """A source that enters at one step; of the k-th call of a module it is called `cell.bias#k`."""
+        base, mark, call = name.partition("#")
+        late = f"{base}.{kind}{mark}{call}"
+        self.source(late, torch.ones(len(rows)))
+        self.shares[name].append(Share(late, (), rows))
+
     def affine(
         self, name: str, blocks: Sequence[Block], shift: Tensor | None = None, channel: Tensor | None = None
     ) -> None:

@@ -71,13 +71,8 @@ def test_by_hand() -> None:
     net = Network(bias="input")
     net.source("x", torch.tensor([1.0, 2.0]))
     net.affine("h", [Block("x", torch.tensor([[3.0], [1.0]]).double())], shift=torch.tensor([5.0]).double())
-    net.affine(  # h * 2 + x @ (10, -5): column (20, 10, -10), and nothing for the bias
-        "y",
-        [
-            Block("h", torch.tensor([[2.0]]).double()),
-            Block("x", torch.tensor([[10.0], [-5.0]]).double(), via=(("u", 0),)),
-        ],
-    )
+    skip = Block("x", torch.tensor([[10.0], [-5.0]]).double(), via=(("u", 0),))
+    net.affine("y", [Block("h", torch.tensor([[2.0]]).double()), skip])  # column (20, 10, -10), no bias
     found = walks(net.explain("y", 0))
     assert net.values["y"].tolist() == [20.0]
     assert measure(found, at("h")) == pytest.approx(1.0)

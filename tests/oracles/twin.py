@@ -120,7 +120,7 @@ class Twin:
         return self.through(Term(parent, eye, eye != 0, ()), *path)
 
     def through(self, term: Term, *path: str | tuple[str, float]) -> Term:
-        """Folds batch norms (by name) and constant factors (name, factor) into a term; any other name changes nothing."""
+        """Folds batch norms (by name) and constant factors (name, factor) into a term; other names change nothing."""
         for step in path:
             name, factor = (step, 1.0) if isinstance(step, str) else step
             self.shapes.setdefault(name, self.shapes[term.names[-1][0] if term.names else term.parent])

@@ -168,22 +168,19 @@ def test_the_unnormalized_counterpart_leaks_as_in_the_literature() -> None:
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.ReLU(), nn.Linear(5, 2, bias=False)).double()
     x = torch.rand(1, 4, dtype=torch.float64)
-    with pytest.warns(nrm.NrmWarning, match="unnormalized"):
-        R = nrm.measure(model, x, target=0, rules=nrm.Epsilon(0.5), normalize=False)
-        found = R(R.input)[0]
+    R = nrm.measure(model, x, target=0, rules=nrm.Epsilon(0.5), normalize=False)
+    found = R(R.input)[0]
     hidden = model[1](model[0](x))[0]
     top = hidden * model[2].weight[0] / (0.5 + model(x)[0, 0])
     first = x[0] * model[0].weight / (0.5 + model[0](x)[0])[:, None]
     torch.testing.assert_close(found, top @ first)
-    with pytest.warns(nrm.NrmWarning, match="unnormalized"):
-        A = nrm.measure(model, x, target=0, rules=nrm.AlphaBeta(1.5, 0), normalize=False)
-        assert float(A(A.output.all)) == 1.0
-        assert float(A(A["1"].all)) == pytest.approx(1.5)
-        assert float(A(A.input.all)) == pytest.approx(2.25)
-    with pytest.warns(nrm.NrmWarning, match="unnormalized"):
-        W = nrm.measure(model, x, target=0, rules=nrm.LRP0(), normalize="raw")
-        products = (hidden * model[2].weight[0]) @ (x[0] * model[0].weight)
-        torch.testing.assert_close(W(W.input)[0], products)
+    A = nrm.measure(model, x, target=0, rules=nrm.AlphaBeta(1.5, 0), normalize=False)
+    assert float(A(A.output.all)) == 1.0
+    assert float(A(A["1"].all)) == pytest.approx(1.5)
+    assert float(A(A.input.all)) == pytest.approx(2.25)
+    W = nrm.measure(model, x, target=0, rules=nrm.LRP0(), normalize="raw")
+    products = (hidden * model[2].weight[0]) @ (x[0] * model[0].weight)
+    torch.testing.assert_close(W(W.input)[0], products)
 
 
 def test_auto_says_what_it_chose() -> None:

@@ -43,6 +43,10 @@ def capture(
         try:
             with watched_modules(recorder), recorder:
                 result = _choose(model(*args, **kwargs), output)
+        except RuntimeError as error:
+            if recorder.nodes or any(t.is_floating_point() for t in given):
+                raise
+            raise _no_embedding(str(error).splitlines()[0]) from error
         finally:
             recorder.memory.restore()
         _check_random(recorder, model, before)
@@ -259,13 +263,17 @@ def _check_random(recorder: Recorder, model: nn.Module, before: Tensor) -> None:
     recorder.notes.append("the forward pass draws random numbers: this is the measure of one draw")
 
 
+def _no_embedding(got: str | None = None) -> CaptureError:
+    return CaptureError(
+        "nothing to explain: the inputs are integers and reach no embedding", got=got,
+        expected="a float input, or integers that an embedding looks up", hint="inputs.float()",
+    )  # fmt: skip
+
+
 def _finish(recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dtype: torch.dtype) -> Tape:
     sources = [n for n in recorder.nodes if isinstance(n.op, Source) and n.op.kind in ("input", "embedding")]
     if not sources:
-        raise CaptureError(
-            "nothing to explain: the inputs are integers and reach no embedding",
-            expected="a float input, or integers that an embedding looks up",
-        )
+        raise _no_embedding()
     if not recorder.tracked(result):
         raise CaptureError(
             "the output does not depend on the input through torch calls",

@@ -205,20 +205,15 @@ class Recorder(TorchFunctionMode):
         path = self._paths.get(id(module), self._stack[-1][0])
         self._stack.append((path, len(self.nodes), self._indices(args)))
 
-    def leave_module(self, module: nn.Module, args: Any, *rest: Any) -> None:
-        """Called after a module ran: its output gets its name, and a path lost inside is noticed.
-
-        torch gives keyword arguments and output, or the output alone (None) if the module has failed.
-        """
+    def leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Called after a module ran (or failed: None): its output gets its name, and a path lost inside is noticed."""
         if threading.get_ident() != self._thread or len(self._stack) < 2:
             return
-        kwargs, output = rest if len(rest) == 2 else ({}, rest[0])
         floats = [t for t in tensors_in(output) if t.is_floating_point()]
         known = self._indices(floats)
         path, begin, given = self._stack.pop()
         if self._paths.get(id(module)) is None:
             return
-        given = given or [i for i in self._indices(kwargs) if i < begin]
         if given and floats and not known:
             raise CaptureError(
                 "the path from input to output is lost inside a module",

@@ -13,7 +13,7 @@ from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select
 from nrm.capture.axes import through
 from nrm.measure.sweep import Pushed, Site, between
 from nrm.operators import LinearMap, has_table
-from nrm.rules import Arrivals, Network
+from nrm.rules import Arrivals, Network, Pass
 
 
 def mixing_steps(network: Network, low: Site, high: Site) -> list[int] | None:
@@ -26,7 +26,7 @@ def mixing_steps(network: Network, low: Site, high: Site) -> list[int] | None:
     for i in sorted(route - {low.node}):
         node = nodes[i]
         most = max(passed[j] for j in node.inputs if j in route)
-        if isinstance(node.op, Linear) and has_table(node.op.map) and _standard_axes(node, nodes[node.inputs[0]]):
+        if _can_tabulate(network, node):
             most += 1
             found.append(i)
         elif not all(_keeps_channels(network, node, p) for p, j in enumerate(node.inputs) if j in route):
@@ -35,6 +35,13 @@ def mixing_steps(network: Network, low: Site, high: Site) -> list[int] | None:
             return None
         passed[i] = most
     return found or None
+
+
+def _can_tabulate(network: Network, node: Node) -> bool:
+    if not isinstance(node.op, Linear) or not has_table(node.op.map):
+        return False
+    passes = isinstance(network.rules.leaf_rule(node.index), Pass)
+    return not passes and _standard_axes(node, network.tape.nodes[node.inputs[0]])
 
 
 def _standard_axes(node: Node, source: Node) -> bool:
@@ -102,9 +109,7 @@ def adjacent_table(
     return sum(parts[1:], parts[0]) if parts else None
 
 
-def _straight(
-    network: Network, low: Site, arrivals: Arrivals, values: Pushed, below: Pushed | None
-) -> list[Tensor]:
+def _straight(network: Network, low: Site, arrivals: Arrivals, values: Pushed, below: Pushed | None) -> list[Tensor]:
     """Walks that reach the low site without mixing stay in their channel: the diagonal of the table."""
     node = network.tape.nodes[low.node]
     if below is not None:

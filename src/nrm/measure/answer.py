@@ -78,9 +78,7 @@ class Answerer:
         if mask is not None:
             arrivals = arrivals.masked(mask)
         values = self._pushed(low, low.mask(), lower)
-        table = adjacent_table(
-            self._network, high.site, arrivals, low.site, values, lower, list(plan.mixing)
-        )
+        table = adjacent_table(self._network, high.site, arrivals, low.site, values, lower, list(plan.mixing))
         if table is None:
             return None
         table = table.transpose(2, 3)

@@ -114,7 +114,8 @@ class Places:
             if isinstance(node.op, Linear):
                 break
             node = tape.nodes[node.inputs[0]]
-        plain = [j for j in node.inputs if not self._network.rules.open[j]]
+        plain = [j for j in node.inputs if j == self._received(name)]
+        plain = plain or [j for j in node.inputs if not self._network.rules.open[j]]
         if not (isinstance(node.op, Combine) and node.op.kind == "add") or len(plain) != 1 or len(node.inputs) < 2:
             raise QuestionError(
                 f"layer {name!r} has no single skip connection", got=f"{len(plain)} plain terms",
@@ -122,6 +123,13 @@ class Places:
                 hint="R.edge(source, consumer) names any edge",
             )  # fmt: skip
         return tape.nodes[plain[0]], node
+
+    def _received(self, name: str) -> int | None:
+        """What the module of this name receives; None if the name is no module's."""
+        try:
+            return self._tape.find(f"{name}.input").index
+        except QuestionError:
+            return None
 
     # ---- drains ----------------------------------------------------------------------------------------------
 

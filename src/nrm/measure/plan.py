@@ -94,9 +94,7 @@ class Plan:
         )
 
 
-def make_plan(
-    network: Network, stops: Sequence[Stop], *, memory: int, kept: bool, strategy: str | None = None
-) -> Plan:
+def make_plan(network: Network, stops: Sequence[Stop], *, memory: int, kept: bool, strategy: str | None = None) -> Plan:
     """The cheapest plan; ``strategy`` forces ``"read"`` or ``"contract"``, or one meeting place: ``"read 0"``."""
     ordered = tuple(sorted(stops, key=lambda s: s.site.order, reverse=True))
     candidates = [_plan(network, ordered, k, (), memory, kept) for k in range(len(ordered))]
@@ -117,7 +115,9 @@ def _contractible(network: Network, high: Stop, low: Stop) -> list[int] | None:
     return mixing_steps(network, low.site, high.site)
 
 
-def _plan(network: Network, stops: tuple[Stop, ...], first: int, mixing: tuple[int, ...], memory: int, kept: bool) -> Plan:
+def _plan(
+    network: Network, stops: tuple[Stop, ...], first: int, mixing: tuple[int, ...], memory: int, kept: bool
+) -> Plan:
     meeting = 2 if mixing else 1
     forward = sum(step_flops(network, i) for i in range(len(network.tape.nodes)))
     lines = [] if kept else [Line("base sweep", 1, sum(_reached_flops(network)))]
@@ -181,5 +181,3 @@ def _widest(network: Network, stops: Sequence[Stop]) -> int:
     low, high = min(s.site.node for s in stops), max(s.site.node for s in stops)
     route = between(network, low, high) | {s.site.node for s in stops}
     return max(nodes[i].value.numel() for i in route)
-
-

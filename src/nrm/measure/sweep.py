@@ -253,4 +253,3 @@ def _interior(network: Network, i: int) -> list[int]:
         if network.rules.open[j]:
             found += _interior(network, j)
     return found
-

@@ -33,7 +33,7 @@ def channel_table(map: LinearMap, a: Tensor, d: Tensor) -> Tensor:
     batched = len(map.inside) == full.weight.ndim
     fields = [(x if batched else x[:, None]).flatten(0, 1) for x in (a, d)]
     tables = [_one(full, weight, *(f[n : n + 1] for f in fields)) for n in range(len(fields[0]))]
-    return torch.stack(tables).unflatten(0, (stack, -1))  # type: ignore[no-untyped-call]
+    return torch.stack(tables).reshape(stack, -1, *tables[0].shape)
 
 
 def _dense_table(map: Dense, a: Tensor, d: Tensor) -> Tensor:

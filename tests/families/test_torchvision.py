@@ -1,0 +1,159 @@
+"""The convolutional families that torchvision ships, with random weights at small sizes, in float64.
+
+Each is captured, its value is the model's own, every cut has mass 1, and pulling and pushing are adjoint. A new family
+is one line in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import vision
+from torch import Tensor, nn
+
+import nrm
+
+models = vision.load().models
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model, the size of its input, and two layers to ask about: ``low`` nearer to the input than ``high``."""
+
+    build: Callable[..., nn.Module]
+    size: int
+    low: str
+    high: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+def plain(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Without the auxiliary heads of training and the slow initialization."""
+    return lambda **options: build(aux_logits=False, init_weights=False, **options)
+
+
+SMALL = (("width_mult", 0.35),)
+RES = (("block", models.resnet.Bottleneck), ("layers", [1, 1, 1, 1]))
+
+
+def resnet(**options: Any) -> nn.Module:
+    """A residual network of bottlenecks with one block per stage: all parts of the large ones."""
+    return models.resnet.ResNet(models.resnet.Bottleneck, [1, 1, 1, 1], **options)
+
+
+def densenet(**options: Any) -> nn.Module:
+    return models.densenet.DenseNet(8, (2, 2, 2, 2), 16, **options)
+
+
+def efficientnet_v2(**options: Any) -> nn.Module:
+    """The fused and the plain blocks of EfficientNetV2, one stage of each kind and a strided one."""
+    parts = models.efficientnet
+    stages = [
+        parts.FusedMBConvConfig(1, 3, 1, 8, 8, 1), parts.FusedMBConvConfig(4, 3, 2, 8, 16, 2),
+        parts.MBConvConfig(4, 3, 2, 16, 24, 2), parts.MBConvConfig(6, 3, 1, 24, 32, 1),
+    ]  # fmt: skip
+    return parts.EfficientNet(stages, dropout=0.1, last_channel=64, norm_layer=nn.BatchNorm2d, **options)
+
+
+def convnext(**options: Any) -> nn.Module:
+    block = models.convnext.CNBlockConfig
+    stages = [block(16, 32, 1), block(32, 48, 1), block(48, None, 1)]
+    return models.convnext.ConvNeXt(stages, layer_scale=0.5, **options)
+
+
+FAMILIES = {
+    "alexnet": Family(models.alexnet, 64, "features.4", "features.9"),
+    "vgg11": Family(models.vgg11, 32, "features.4", "features.12"),
+    "vgg11_bn": Family(models.vgg11_bn, 32, "features.6", "features.17"),
+    "squeezenet": Family(models.squeezenet1_1, 64, "features.4", "features.9"),
+    "resnet18": Family(models.resnet18, 64, "layer2", "layer3.0.bn1"),
+    "resnet, bottlenecks": Family(resnet, 64, "layer2", "layer3.0.conv2"),
+    "resnext": Family(resnet, 64, "layer2", "layer3", (("groups", 8), ("width_per_group", 4))),
+    "wide resnet": Family(resnet, 32, "layer1", "layer2", (("width_per_group", 128),)),
+    "densenet": Family(densenet, 64, "features.transition1", "features.denseblock3"),
+    "googlenet": Family(plain(models.googlenet), 64, "inception3a", "inception4a"),
+    "inception": Family(plain(models.inception_v3), 96, "Conv2d_4a_3x3", "Mixed_5b"),
+    "mobilenet_v2": Family(models.mobilenet_v2, 64, "features.4", "features.8.conv.0", SMALL),
+    "mobilenet_v3": Family(models.mobilenet_v3_small, 64, "features.3", "features.5"),
+    "mnasnet": Family(models.mnasnet0_5, 64, "layers.8", "layers.9"),
+    "shufflenet": Family(models.shufflenet_v2_x0_5, 64, "stage2", "stage3.0"),
+    "efficientnet": Family(models.efficientnet_b0, 48, "features.2", "features.4.0"),
+    "efficientnet_v2": Family(efficientnet_v2, 48, "features.2", "features.3.0"),
+    "regnet_x": Family(models.regnet_x_400mf, 64, "trunk_output.block1", "trunk_output.block2"),
+    "regnet_y": Family(models.regnet_y_400mf, 64, "trunk_output.block1", "trunk_output.block2"),
+    "convnext": Family(convnext, 64, "features.2", "features.4.0"),
+}
+
+RULES = ["auto", "epsilon-plus", "lrp-0"]
+NONNEGATIVE = ["epsilon-plus"]
+
+
+@pytest.fixture(scope="module", params=FAMILIES.values(), ids=FAMILIES)
+def subject(request: pytest.FixtureRequest) -> tuple[Family, nn.Module, Tensor]:
+    """A family's model with weights and statistics that matter, and one image."""
+    family = request.param
+    torch.manual_seed(0)
+    model = family.build(num_classes=10, **dict(family.options)).double().eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            with torch.no_grad():
+                module.running_mean.normal_(0, 0.1)
+                module.running_var.uniform_(0.5, 1.5)
+                module.weight.uniform_(0.5, 1.5)
+                module.bias.normal_(0, 0.1)
+    return family, model, torch.rand(1, 3, family.size, family.size, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module", params=RULES)
+def measured(request: pytest.FixtureRequest, subject: tuple[Family, nn.Module, Tensor]) -> tuple[str, Family, nrm.Measure]:
+    family, model, x = subject
+    return request.param, family, nrm.measure(model, x, rules=request.param, zero="uniform")
+
+
+def test_the_value_is_the_models_own(subject: tuple[Family, nn.Module, Tensor]) -> None:
+    family, model, x = subject
+    with torch.no_grad():
+        expected = model(x)
+    R = nrm.measure(model, x)
+    assert torch.allclose(R.values(R.output), expected, rtol=1e-10, atol=1e-12)
+    assert R.prediction.tolist() == expected.argmax(1).tolist()
+    assert R(R.input).shape == (1, 3, family.size, family.size) if all(R.check(strict=False).ok) else True
+
+
+def test_every_cut_has_mass_one(measured: tuple[str, Family, nrm.Measure]) -> None:
+    _, _, R = measured
+    check = R.check(strict=False)
+    variation = max(max(v) for v in check.variation.values())
+    assert check.mass == pytest.approx((1,), abs=1e-13 * variation + 1e-12)
+    assert check.cut_error is not None
+    assert check.cut_error < 1e-13 * variation + 1e-12
+
+
+def test_pull_and_push_agree(measured: tuple[str, Family, nrm.Measure]) -> None:
+    """The joint relevance of two channels, carried down from above, up from below, and read off a table."""
+    _, family, R = measured
+    low, high = R[family.low], R[family.high]
+    i = int(R(low.channels)[0].abs().argmax())
+    row = R(low.channel(i), high.channels)[0]
+    j = int(row.abs().argmax())
+    column = R(low.channels, high.channel(j))[0]
+    scale = float(row.abs().sum() + column.abs().sum())
+    assert float(row[j]) == pytest.approx(float(column[i]), abs=1e-11 * scale)
+    assert float(R(low.channel(i), high.channel(j))[0]) == pytest.approx(float(row[j]), abs=1e-11 * scale)
+    assert float(row.sum()) == pytest.approx(float(R(low.channel(i), high.all)[0]), abs=1e-11 * scale)
+    assert float(column.sum()) == pytest.approx(float(R(low.all, high.channel(j))[0]), abs=1e-11 * scale)
+    heat = R(R.input, low.channel(i), high.channel(j))[0]
+    assert heat.shape == (3, family.size, family.size)
+
+
+def test_nonnegative_rules_have_nonnegative_heat(subject: tuple[Family, nn.Module, Tensor]) -> None:
+    _, model, x = subject
+    R = nrm.measure(model, x, rules=nrm.ZPlus(), zero="uniform")
+    check = R.check(strict=False)
+    if all(check.ok):
+        assert float(R(R.input).min()) >= 0
+        assert max(max(v) for v in check.variation.values()) < 1 + 1e-9
