@@ -94,7 +94,7 @@ def main() -> None:
         print(f"| {name} | {ratio:.2f} forward passes | 3.2 |")
     print(f"| peak memory of the process, over a forward pass that keeps its activations | {ours / kept:.2f} | 2.5 |")
     own, theirs = ours - weights, kept - weights
-    print(f"| without interpreter and weights ({weights:.0f} MiB) | {own / theirs:.2f} ({own:.0f} / {theirs:.0f} MiB) | |")
+    print(f"| the same without weights ({weights:.0f} MiB) | {own / theirs:.2f} ({own:.0f} / {theirs:.0f} MiB) | |")
 
 
 if __name__ == "__main__":

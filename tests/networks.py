@@ -430,8 +430,9 @@ def _signs(draw: st.DrawFn, bias: bool) -> tuple:
 
     def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
         x0 = t.source("input", x[0])
-        terms = t.branch(x0, "lin", "/sub"), t.identity(x0, ("/mul", 0.5), ("/sub", -1.0))
-        h = t.fuse("/add", *terms, shift=torch.full((width,), 0.3).double())
+        half = t.each(x0, "/mul", lambda v: 0.5 * v)  # a term of its own value; only linear steps are looked for below
+        terms = t.branch(x0, "lin", "/sub"), t.identity(half, ("/sub", -1.0))
+        h = t.fuse("/add", *terms, shift=torch.full((width,), 0.3, dtype=torch.float64))
         return t.linear(t.each(h, "/relu", F.relu), "head")
 
     return Signs(width, out, bias), [(width,)], trace

@@ -1,13 +1,14 @@
 """Planning: how a question is answered, and what that costs, before anything is computed.
 
-The stops of a question lie on a chain from the output to the input. Somewhere on it messages from above meet values from
-below. They can meet at one stop, whose blocks are then read off at once, or between two stops with a single linear step
-between them, whose blocks are tabulated by one contraction. Blocks of all other stops are spelled out as masks, carried
-along on the stack axis. The planner compares every meeting place by its arithmetic.
+The stops of a question lie on a chain from the output to the input. Somewhere on it messages from above meet values
+from below. They can meet at one stop, whose blocks are then read off at once, or between two stops with a single linear
+step between them, whose blocks are tabulated by one contraction. Blocks of all other stops are spelled out as masks,
+carried along on the stack axis. The planner compares every meeting place by its arithmetic.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,7 +90,8 @@ class Plan:
         axes = ", ".join(f"{name} {n}" for name, n in zip(self.axes, self.shape, strict=True))
         base = "kept from before" if self.kept else "computed once and kept"
         return (
-            f"plan: {self.strategy} at {' and '.join(s.frame.label for s in self.meeting)}; base sweep {base}\n{table}\n"
+            f"plan: {self.strategy} at {' and '.join(s.frame.label for s in self.meeting)}; base sweep {base}\n"
+            f"{table}\n"
             f"  result: {axes}; {self.nbytes / 2**20:.2f} MiB in {self.chunks} chunk{'s' * (self.chunks != 1)}"
         )
 
@@ -122,7 +124,7 @@ def _plan(
     forward = sum(step_flops(network, i) for i in range(len(network.tape.nodes)))
     lines = [] if kept else [Line("base sweep", 1, sum(_reached_flops(network)))]
     times = 1
-    for upper, lower in zip(stops[:first], stops[1 : first + 1], strict=True):
+    for upper, lower in itertools.pairwise(stops[: first + 1]):
         times *= upper.count
         cost = route_flops(network, lower.site, upper.site)
         lines.append(Line(f"pull {upper.frame.label} -> {lower.frame.label}", times, times * cost))
@@ -165,8 +167,7 @@ def step_flops(network: Network, i: int) -> float:
 
 def route_flops(network: Network, low: Site, high: Site) -> float:
     """The arithmetic of carrying one message between two sites."""
-    top = high.node if high.consumer is None else high.node
-    route = between(network, low.node, top) - {low.node}
+    route = between(network, low.node, high.node) - {low.node}
     return sum(step_flops(network, i) for i in route if network.rules.reached[i])
 
 

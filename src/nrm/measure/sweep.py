@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from nrm.capture import plain_execution

@@ -1,7 +1,7 @@
 """All pairs of channels of a linear step at once, by one weight gradient instead of one pass per channel.
 
-For a step ``y = V x`` and two fields ``a`` on its inputs and ``d`` on its outputs, the table of
-``sum over positions of a[i] V[i, j] d[j]`` per input channel i and output channel j is the weight times its own gradient.
+For a step ``y = V x`` and two fields ``a`` on its inputs and ``d`` on its outputs, the sums over positions of
+``a[i] V[i, j] d[j]`` per input channel i and output channel j are the weight times its own gradient.
 """
 
 from __future__ import annotations

@@ -1,0 +1,109 @@
+"""Plans: printed without computing, and the same numbers whatever the strategy."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nrm
+from nrm.measure.answer import Answerer
+from nrm.measure.measure import Measure
+from nrm.measure.question import stops_for
+
+LAYERS = ("input", "c1", "r1", "c2", "b2", "/add", "c3", "fc")
+
+
+class Net(nn.Module):
+    """Batch norms with gains of both signs, a pool, a residual sum, a grouped and strided convolution, a mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.b1, self.r1, self.p = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)
+        self.c2, self.b2, self.r2 = nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU()
+        self.c3, self.r3, self.fc = nn.Conv2d(6, 4, 3, stride=2, groups=2), nn.ReLU(), nn.Linear(4, 5)
+        for norm in (self.b1, self.b2):
+            norm.weight.data, norm.bias.data = torch.randn(6), torch.randn(6) * 0.3
+            norm.running_mean = torch.randn(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.p(self.r1(self.b1(self.c1(x))))
+        x = self.r2(self.b2(self.c2(x)) + x)
+        return self.fc(self.r3(self.c3(x)).mean((2, 3)))
+
+
+def network(rules: str, bias: str) -> Measure:
+    torch.manual_seed(0)
+    model, x = Net().double().eval(), torch.rand(2, 3, 10, 10, dtype=torch.float64)
+    return nrm.measure(model, x, rules=rules, bias=bias, target="softmax")
+
+
+def answers(R: Measure, *arguments: object) -> dict[str, Tensor]:
+    """The answer by every strategy that can give it."""
+    stops = stops_for(arguments, R._places.resolve)
+    found = {}
+    for strategy in ("contract", *(f"read {k}" for k in range(len(stops)))):
+        try:
+            plan = R._plan(stops, strategy)
+        except AssertionError:
+            continue
+        answerer = Answerer(R._network, R.base, memory=10**9, progress=lambda chunks, _: chunks)
+        with torch.no_grad():
+            found[strategy] = answerer.table(plan)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+@pytest.mark.parametrize("bias", ["ignore", "input"])
+@pytest.mark.parametrize("rules", ["lrp-0", "epsilon-plus-flat", "epsilon-gamma-box", "epsilon-alpha2-beta1"])
+def test_every_strategy_gives_the_same_numbers(rules: str, bias: str) -> None:
+    R = network(rules, bias)
+    contracted = 0
+    for low, high in itertools.combinations(LAYERS, 2):
+        a, b = nrm.layer(low), nrm.layer(high)
+        events = [()] + [(e,) for e in (nrm.input[:, :4, :5], nrm.output.channel(2)) if e.layer.name not in (low, high)]
+        for event in events:
+            found = answers(R, a.channels, b.channels, *event)
+            reference = found["read 0"]
+            for strategy, table in found.items():
+                difference = float((table - reference).abs().max())
+                assert difference < 1e-11, f"{low} x {high} {event}: {strategy} differs by {difference}"
+            contracted += "contract" in found
+    assert contracted > 20
+
+
+def test_three_layers_and_chosen_blocks_agree() -> None:
+    R = network("epsilon-plus", "input")
+    a, b, c = (nrm.layer(name) for name in ("r1", "c2", "c3"))
+    full = R(a.channels, b.channels, c.channels)
+    assert full.shape == (2, 6, 6, 4)
+    torch.testing.assert_close(full.sum(1), R(b.channels, c.channels), rtol=0, atol=1e-12)
+    for strategy, table in answers(R, a.channels[[5, 1]], b.channels, c.channels[1:3]).items():
+        torch.testing.assert_close(table, full[:, [5, 1], :, 1:3], rtol=0, atol=1e-12, msg=strategy)
+
+
+def test_a_plan_computes_nothing_and_says_what_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    R = network("epsilon-plus", "input")
+    monkeypatch.setattr("nrm.rules.network.Network.pull", None)
+    monkeypatch.setattr("nrm.rules.network.Network.value", None)
+    plan = R.plan(R["r1"].channels, R["c2"].channels)
+    assert plan.strategy == "contract"
+    assert plan.shape == (2, 6, 6)
+    assert plan.nbytes == 2 * 6 * 6 * 8
+    text = repr(plan)
+    for word in ("base sweep", "contract c2 x r1", "forward passes", "r1.channels 6", "chunk"):
+        assert word in text
+    far = R.plan(R.input, R["c3"].channels)
+    assert far.strategy == "read"
+    assert [line.times for line in far.lines if line.what.startswith("pull")] == [4]
+    assert R.plan(R["c1"].channel(0), R["c3"].channels).lines[1].what.startswith("push")
+
+
+def test_an_event_elsewhere_does_not_change_the_strategy() -> None:
+    R = network("epsilon-plus", "input")
+    pairs = (R["r1"].channels, R["c2"].channels)
+    assert R.plan(*pairs, R.input[:, :3]).strategy == "contract"
+    assert R.plan(*pairs, R["c3"].channel(1)).strategy == "contract"
+    assert R.plan(*pairs, given=R.output.channel(1)).strategy == "contract"

@@ -1,0 +1,61 @@
+"""Channel tables against the materialised matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nrm.operators import Convolution, Dense, LinearMap, channel_table
+from nrm.testing import materialize
+
+
+def conv(
+    inputs: int, outputs: int, groups: int, stride: int, padding: int, dilation: int, transposed: bool
+) -> Convolution:
+    generator = torch.Generator().manual_seed(0)
+    sizes = (inputs, outputs // groups) if transposed else (outputs, inputs // groups)
+    weight = torch.randn(*sizes, 3, 2, dtype=torch.float64, generator=generator)
+    x = torch.zeros(2, inputs, 6, 5, dtype=torch.float64)
+    function = F.conv_transpose2d if transposed else F.conv2d
+    y = function(x, weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return Convolution(x.shape, y.shape, weight, (stride,) * 2, (padding,) * 2, (dilation,) * 2, groups, transposed)
+
+
+def brute(map: LinearMap, a: Tensor, d: Tensor, channel: int) -> Tensor:
+    """Every entry of the matrix times both fields, summed over everything but the channels."""
+    entries = (materialize(map) * a.flatten() * d.flatten()[:, None]).reshape(*map.outside, *map.inside)
+    tables = []
+    for b in range(map.inside[0]):
+        one = entries.select(0, b).select(len(map.outside) - 1, b)
+        kept = (channel - 1, len(map.outside) - 1 + channel - 1)
+        drop = [axis for axis in range(one.ndim) if axis not in kept]
+        tables.append((one.sum(drop) if drop else one).T)
+    return torch.stack(tables)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize(
+    "shape",
+    [(3, 4, 1, 1, 0, 1, False), (4, 6, 2, 2, 1, 1, False), (4, 4, 4, 1, 1, 2, False), (4, 6, 2, 2, 1, 1, True),
+     (3, 2, 1, 1, 0, 1, True)],
+)  # fmt: skip
+def test_convolutions(shape: tuple[int, int, int, int, int, int, bool], flat: bool) -> None:
+    map = conv(*shape)
+    check(map.support() if flat else map, 1)
+
+
+@pytest.mark.parametrize("inside", [(2, 3), (2, 5, 3)])
+def test_dense(inside: tuple[int, ...]) -> None:
+    weight = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    check(Dense(torch.Size(inside), weight), len(inside) - 1)
+
+
+def check(map: LinearMap, channel: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    a = torch.randn(3, *map.inside, dtype=torch.float64, generator=generator)
+    d = torch.randn(3, *map.outside, dtype=torch.float64, generator=generator)
+    expected = torch.stack([brute(map, a[k], d[k], channel) for k in range(3)])
+    torch.testing.assert_close(channel_table(map, a, d), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(channel_table(map, a[:1], d)[1], brute(map, a[0], d[1], channel), rtol=0, atol=1e-12)
