@@ -144,6 +144,31 @@ class Signs(nn.Module):
         return self.head(torch.relu(self.lin(x) - 0.5 * x + 0.3))
 
 
+class NormedSum(nn.Module):
+    """A norm right after a residual sum: folded into every term."""
+
+    def __init__(self, width: int, out: int, bias: bool):
+        super().__init__()
+        self.lin, self.norm = nn.Linear(width, width, bias=bias), nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.norm(self.lin(x) + x)))
+
+
+class Doubled(nn.Module):
+    """The same tensor twice in one sum, and the same module twice in another."""
+
+    def __init__(self, width: int, out: int, bias: bool):
+        super().__init__()
+        self.lin, self.head = nn.Linear(width, width, bias=bias), nn.Linear(width, out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(x)
+        h = h + h
+        return self.head(torch.relu(self.lin(h) + self.lin(x)))
+
+
 class Self(nn.Module):
     """A linear output with two consumers, one of them the sum that it is fused into."""
 
@@ -438,6 +463,30 @@ def _signs(draw: st.DrawFn, bias: bool) -> tuple:
     return Signs(width, out, bias), [(width,)], trace
 
 
+def _normed_sum(draw: st.DrawFn, bias: bool) -> tuple:
+    width, out = draw(widths), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        h = t.norm("norm", t.branch(x0, "lin", "/add"), t.identity(x0, "/add"))
+        return t.linear(t.each(h, "/relu", F.relu), "head")
+
+    return NormedSum(width, out, bias), [(width,)], trace
+
+
+def _doubled(draw: st.DrawFn, bias: bool) -> tuple:
+    width, out = draw(widths), draw(widths)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        x0 = t.source("input", x[0])
+        h = t.each(x0, "/tanh", torch.tanh)
+        h = t.fuse("/add#0", t.identity(h), t.identity(h))
+        h = t.fuse("/add#1", t.branch(h, "lin#0"), t.branch(x0, "lin#1"))
+        return t.linear(t.each(h, "/relu", F.relu), "head")
+
+    return Doubled(width, out, bias), [(width,)], trace
+
+
 def _self(draw: st.DrawFn, bias: bool) -> tuple:
     width, hidden, out = draw(widths), draw(widths), draw(widths)
 
@@ -633,6 +682,8 @@ KINDS: dict[str, Callable[[st.DrawFn, bool], tuple]] = {
     "normed stream": _normed_stream,
     "nested": _nested,
     "signs": _signs,
+    "normed sum": _normed_sum,
+    "doubled": _doubled,
     "self": _self,
     "in place": _in_place,
     "folded": _folded,

@@ -37,7 +37,6 @@ def plain(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 SMALL = (("width_mult", 0.35),)
-RES = (("block", models.resnet.Bottleneck), ("layers", [1, 1, 1, 1]))
 
 
 def resnet(**options: Any) -> nn.Module:
@@ -89,7 +88,8 @@ FAMILIES = {
 }
 
 RULES = ["auto", "epsilon-plus", "lrp-0"]
-NONNEGATIVE = ["epsilon-plus"]
+SIGNED = {"densenet", "mobilenet_v3", "efficientnet", "efficientnet_v2", "convnext"}
+"""Families in which a pooling or a norm reads signed activations: their LRP-0 makes even z+ signed."""
 
 
 @pytest.fixture(scope="module", params=FAMILIES.values(), ids=FAMILIES)
@@ -115,13 +115,12 @@ def measured(request: pytest.FixtureRequest, subject: tuple[Family, nn.Module, T
 
 
 def test_the_value_is_the_models_own(subject: tuple[Family, nn.Module, Tensor]) -> None:
-    family, model, x = subject
+    _, model, x = subject
     with torch.no_grad():
         expected = model(x)
     R = nrm.measure(model, x)
     assert torch.allclose(R.values(R.output), expected, rtol=1e-10, atol=1e-12)
     assert R.prediction.tolist() == expected.argmax(1).tolist()
-    assert R(R.input).shape == (1, 3, family.size, family.size) if all(R.check(strict=False).ok) else True
 
 
 def test_every_cut_has_mass_one(measured: tuple[str, Family, nrm.Measure]) -> None:
@@ -150,10 +149,10 @@ def test_pull_and_push_agree(measured: tuple[str, Family, nrm.Measure]) -> None:
     assert heat.shape == (3, family.size, family.size)
 
 
-def test_nonnegative_rules_have_nonnegative_heat(subject: tuple[Family, nn.Module, Tensor]) -> None:
-    _, model, x = subject
+def test_z_plus_is_a_probability(subject: tuple[Family, nn.Module, Tensor]) -> None:
+    family, model, x = subject
     R = nrm.measure(model, x, rules=nrm.ZPlus(), zero="uniform")
     check = R.check(strict=False)
-    if all(check.ok):
-        assert float(R(R.input).min()) >= 0
-        assert max(max(v) for v in check.variation.values()) < 1 + 1e-9
+    variation = max(max(v) for v in check.variation.values())
+    assert (variation < 1 + 1e-9) == (family not in [FAMILIES[name] for name in SIGNED])
+    assert check.mass == pytest.approx((1,))

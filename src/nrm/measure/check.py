@@ -318,8 +318,8 @@ def _column_facts(network: Network, base: Base) -> tuple[tuple[int, float], tupl
         size = arrived.message[0].abs()
         columns = network.columns[i]
         weight += float(size.sum())
-        if len(columns.inverse) == 1:
-            below = (columns.inverse[0] < 0) & (size > 0)
+        if len(columns.sums) == 1:
+            below = (columns.sums[0] < 0) & (size > 0)
             negative += int(below.sum())
             weight_negative += float(size[below].sum())
         if columns.dead is not None:

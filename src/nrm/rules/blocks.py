@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture import Combine, Linear, Select
-from nrm.operators import Identity, LinearMap, channel_table
+from nrm.operators import Convolution, Dense, Identity, LinearMap, channel_table
 from nrm.rules.assignment import Assignment
 from nrm.rules.density import (
     EVERYTHING,
@@ -155,7 +155,9 @@ class Blocks:
                 d = collected.get((rule, key, factor.group))
                 if d is not None:
                     part = factor.map.transpose(d)
-                    if isinstance(factor.a, Tensor) or factor.a != 1:
+                    if isinstance(factor.a, Tensor) and isinstance(factor.map, Convolution | Dense):
+                        part.mul_(factor.a)  # a fresh tensor: no need for another one
+                    elif isinstance(factor.a, Tensor) or factor.a != 1:
                         part = part * factor.a
                     total = part if total is None else total + part
         if total is None:

@@ -1,4 +1,4 @@
-"""The columns of additive steps: sums, zero policy, biases. A message times ``inverse`` is a density."""
+"""The columns of additive steps: sums, zero policy, biases. A message over ``sums`` is a density."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from nrm.rules.rules import CONSTANT, LRP0, AlphaBeta, Epsilon, Flat, Rule
 
 
 class Columns(NamedTuple):
-    """The columns of a step: the factor from message to density per group, dead columns, and the biases' entries."""
+    """The columns of a step: what a message is divided by, per group; dead columns; and the biases' entries.
 
-    inverse: tuple[Tensor, ...]
+    Dead columns have an infinite divisor, so that nothing passes them.
+    """
+
+    sums: tuple[Tensor, ...]
     dead: Tensor | None
     bias: tuple[Tensor | None, ...]
     spread: Tensor | None
@@ -50,7 +53,7 @@ class ColumnStore:
     @property
     def nbytes(self) -> int:
         """Bytes held by the columns."""
-        held = [t for c in self._kept.values() for t in (*c.inverse, c.dead, *c.bias, c.spread) if t is not None]
+        held = [t for c in self._kept.values() for t in (*c.sums, c.dead, *c.bias, c.spread) if t is not None]
         return sum(t.numel() * t.element_size() for t in held)
 
     def perturbed(self, seed: int) -> ColumnStore:
@@ -60,9 +63,9 @@ class ColumnStore:
         eps = torch.finfo(self.blocks.tape.dtype).eps
         for i, columns in self._kept.items():
             size = eps * self._condition(i, columns)
-            noise = [1 + size * torch.randn(b.shape, generator=generator).to(b) for b in columns.inverse]
-            inverse = tuple(b * n for b, n in zip(columns.inverse, noise, strict=True))
-            twin._kept[i] = columns._replace(inverse=inverse)
+            noise = [1 + size * torch.randn(z.shape, generator=generator).to(z) for z in columns.sums]
+            sums = tuple(z / n for z, n in zip(columns.sums, noise, strict=True))
+            twin._kept[i] = columns._replace(sums=sums)
         return twin
 
     def _condition(self, i: int, columns: Columns) -> Tensor | float:
@@ -71,7 +74,7 @@ class ColumnStore:
         Where the sum is the value itself, its rounding is in the arriving message too and cancels.
         """
         rules = self.blocks.rules
-        if len(columns.inverse) > 1 or not any(r.cancels for r in rules.leaves(i, START)):
+        if len(columns.sums) > 1 or not any(r.cancels for r in rules.leaves(i, START)):
             return 1.0
         if rules.is_linear(i, START):
             shift = None if self.bias == "input" else self.blocks.shift(i)
@@ -83,7 +86,7 @@ class ColumnStore:
                 size = total(self.blocks.rise(i, rules.keys(i, None), START, EVERYTHING, absolute=True))
             except RuleError:
                 return 1.0
-        return (size * columns.inverse[0].abs()).clamp(min=1)
+        return (size / columns.sums[0].abs()).clamp(min=1)
 
     def _make_columns(self, i: int) -> Columns:
         override = self.blocks.rules.pool(i)
@@ -91,9 +94,9 @@ class ColumnStore:
         bias = self._bias_entries(i, override, len(sums))
         totals = [z if b is None else z + b for z, b in zip(sums, bias, strict=True)]
         if isinstance(override, AlphaBeta):
-            inverse, dead = _alpha_beta_inverse(override, totals, self.normalize)
+            divisors, dead = _alpha_beta_divisors(override, totals, self.normalize)
         else:
-            inverse, dead = self._plain_inverse(i, totals[0])
+            divisors, dead = self._plain_divisor(i, totals[0])
         spread = None
         if dead is not None:
             if not bool(dead.any()) or self.normalize is not True:
@@ -101,7 +104,7 @@ class ColumnStore:
             elif self.zero == "uniform":
                 rise = self.blocks.rise(i, {CONSTANT}, START, EVERYTHING, override=Flat())
                 spread = dead / total(rise).clamp(min=1)
-        return Columns(inverse, dead, bias, spread)
+        return Columns(divisors, dead, bias, spread)
 
     def _bias_entries(self, i: int, override: Rule | None, groups: int) -> tuple[Tensor | None, ...]:
         if self.bias != "input":
@@ -113,23 +116,21 @@ class ColumnStore:
         entries = rule.bias(shift.to(self.blocks.tape.dtype))
         return (*entries, *(None,) * (groups - len(entries)))
 
-    def _plain_inverse(self, i: int, z: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    def _plain_divisor(self, i: int, z: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
         rules = set(self.blocks.rules.leaves(i, START))
         if self.normalize == "raw":
             return (torch.ones_like(z),), None
         if self.normalize is False:
             epsilon = next((r.epsilon for r in rules if isinstance(r, Epsilon)), 0.0)
             z = z + epsilon
-            return (torch.where(z == 0, torch.zeros_like(z), 1 / z),), None
-        if not any(r.cancels for r in rules):
-            if float(z.amin()) > torch.finfo(z.dtype).tiny:
-                return (1 / z,), None
-            dead = z <= torch.finfo(z.dtype).tiny
-        else:
+            return (z.masked_fill(z == 0, torch.inf),), None
+        if any(r.cancels for r in rules):
             dead = self._lost(i, z)
-            if not bool(dead.any()):
-                return (1 / z,), None
-        return (torch.where(dead, torch.zeros_like(z), 1 / torch.where(dead, torch.ones_like(z), z)),), dead
+        elif float(z.amin()) > torch.finfo(z.dtype).tiny:
+            return (z,), None
+        else:
+            dead = z <= torch.finfo(z.dtype).tiny
+        return ((z.masked_fill(dead, torch.inf),), dead) if bool(dead.any()) else ((z,), None)
 
     def _lost(self, i: int, z: Tensor) -> Tensor:
         """Columns whose sum is lost in rounding: at most 8 eps of the sum of its entries' absolute values.
@@ -174,18 +175,18 @@ def _has_rows(op: object) -> bool:
     return isinstance(op, Linear) and isinstance(op.map, Dense)
 
 
-def _alpha_beta_inverse(
+def _alpha_beta_divisors(
     rule: AlphaBeta, totals: list[Tensor], normalize: bool | str
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
     """The two groups' factors. A column with one sign only is that sign's shares."""
     positive, negative = totals
+    if normalize == "raw":
+        factors = (rule.alpha, -rule.beta)
+        return tuple(torch.full_like(z, 1 / f if f else torch.inf) for z, f in zip(totals, factors, strict=True)), None
     alpha = torch.where(positive > 0, rule.alpha, 0.0).to(positive)
     beta = torch.where(negative > 0, rule.beta, 0.0).to(negative)
-    if normalize == "raw":
-        return (torch.full_like(positive, rule.alpha), torch.full_like(negative, -rule.beta)), None
     total = alpha - beta if normalize else torch.ones_like(alpha)
     dead = total == 0
-    safe = torch.where(dead, torch.ones_like(total), total)
-    up = alpha / safe / torch.where(positive > 0, positive, torch.ones_like(positive))
-    down = -beta / safe / torch.where(negative > 0, negative, torch.ones_like(negative))
-    return (up.masked_fill(dead, 0.0), down.masked_fill(dead, 0.0)), (dead if normalize else None)
+    up = (total * positive / rule.alpha).masked_fill(dead | (alpha == 0), torch.inf)
+    down = (-total * negative / (rule.beta or 1.0)).masked_fill(dead | (beta == 0), torch.inf)
+    return (up, down), (dead if normalize else None)

@@ -109,7 +109,7 @@ class Network:
         if not rise:
             return []
         columns = self.columns[i]
-        parts = [d * columns.inverse[group] for (_, group), d in rise.items()]
+        parts = [d / columns.sums[group] for (_, group), d in rise.items()]
         if columns.spread is not None:
             flat = self.blocks.rise(i, {CONSTANT}, START, below, override=Flat())
             parts += [d * columns.spread for d in flat.values()]
@@ -129,9 +129,9 @@ class Network:
                 parts.append(wide * self._offset_share(i))
             else:
                 columns = self.columns[i]
-                for inverse, entry in zip(columns.inverse, columns.bias, strict=True):
+                for sums, entry in zip(columns.sums, columns.bias, strict=True):
                     if entry is not None:
-                        parts.append(wide * (inverse * entry))
+                        parts.append(wide * (entry / sums))
         return parts
 
     # ---- toward the input ------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ class Network:
                 hint="zero='sink' or zero='uniform', another rule for this layer, or bias='input'",
             )  # fmt: skip
         density: Density = {}
-        for group, inverse in enumerate(columns.inverse):
-            d = message * inverse
+        for group, sums in enumerate(columns.sums):
+            d = message / sums
             density.update({(key, group): d for key in self.rules.keys(i, override)})
             entry = columns.bias[group]
             if entry is not None:
