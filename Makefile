@@ -49,7 +49,7 @@ bench: $(VENV)/.ready-dev
 	$(VENV)/bin/python benchmarks/run.py $(ARGS)
 
 montage: $(VENV)/.ready-dev
-	$(VENV)/bin/python examples/montage.py $(ARGS)
+	$(VENV)/bin/python docs/montage.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(PEERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -91,22 +91,26 @@ def test_groups(kind: str, data: st.DataObject) -> None:
 @law
 @given(data=st.data())
 def test_channels_and_positions(kind: str, data: st.DataObject) -> None:
-    """Channels and positions are sums of the same fine table, as axes and one by one."""
+    """Channels and positions are sums of the oracle's fine table, as axes and one by one, with an event elsewhere."""
     it = drawn(data, kind, batch=2)
-    inner = [name for name in it.tensors if len(it.shape(name)) > 1 and name != "input"]
+    inner = [name for name in it.inner if len(it.shape(name)) > 1 and name != "input"]
     a, b = (data.draw(st.sampled_from(inner)) for _ in "ab")
     A, B, R = it.R[a], it.R[b], it.R
     da, db = len(it.shape(a)), len(it.shape(b))
-    fine = R(A, B)
+    fine = it.truth([a, b])
     spatial_a, spatial_b = tuple(range(2, 1 + da)), tuple(range(2 + da, 1 + da + db))
-    pairs = R(A.channels, B.channels)
-    it.close(pairs, fine.sum(spatial_a + spatial_b))
-    it.close(R(A.positions, B.channels), fine.sum((1, *spatial_b)))
+    pairs = fine.sum(spatial_a + spatial_b)
+    it.close(R(A.channels, B.channels), pairs)
     it.close(R(B.channels, A.channels), pairs.transpose(1, 2))
-    i = data.draw(st.integers(0, it.shape(a)[0] - 1))
-    j = data.draw(st.integers(0, it.shape(b)[0] - 1))
+    it.close(R(A.positions, B.channels), fine.sum((1, *spatial_b)))
+    i, j = (data.draw(st.integers(0, it.shape(name)[0] - 1)) for name in (a, b))
     it.close(R(A.channel(i), B.channel(j)), pairs[:, i, j])
     it.close(R(A.channels[i], B), fine[:, i].sum(tuple(range(1, da))))
     it.close(R(A.channels[[i]], B.channel(j))[:, 0], pairs[:, i, j])
     it.close(R(A.axis(0), B.channels), pairs)
     it.close(R(A[i], B.channels), pairs[:, i])
+    other = data.draw(st.sampled_from(it.inner))
+    mask = data.draw(masks(it.shape(other)))
+    fine = it.truth([a, b], [(other, mask)])
+    it.close(R(it.R[other].where(mask), A.channels, B.channels), fine.sum(spatial_a + spatial_b))
+    it.close(R(A.channels, it.R[other].where(mask), B.positions), fine.sum((*spatial_a, 1 + da)))
