@@ -110,7 +110,9 @@ FUNCTIONS: dict[str, tuple[Function, tuple[int, ...]]] = {
 @pytest.mark.parametrize("batch", [1, 2, 3])
 @pytest.mark.parametrize(("function", "shape"), FUNCTIONS.values(), ids=FUNCTIONS)
 class TestFollowed:
-    def test_the_output_has_its_samples_along_an_axis(self, function: Function, shape: tuple[int, ...], batch: int) -> None:
+    def test_the_output_has_its_samples_along_an_axis(
+        self, function: Function, shape: tuple[int, ...], batch: int
+    ) -> None:
         tape = check_capture(function, numbers(batch, *shape))
         assert tape.nodes[tape.output].sample == 0
         for node in tape.nodes:

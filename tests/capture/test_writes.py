@@ -384,7 +384,9 @@ def test_random_programs_of_views_and_writes(data: st.DataObject) -> None:
             width = min(t.shape[1], other.shape[1])
             part = t[:, :width]
             if kind == "view":
-                tensors.append(t.narrow(1, min(begin, t.shape[1] - 1), min(length, t.shape[1] - min(begin, t.shape[1] - 1))))
+                tensors.append(
+                    t.narrow(1, min(begin, t.shape[1] - 1), min(length, t.shape[1] - min(begin, t.shape[1] - 1)))
+                )
             elif kind == "add":
                 part += x[:, :width]
             elif kind == "mul":

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-import vision
 from torch import Tensor, nn
 
 import nrm
+import vision
 
 models = vision.load().models
 
@@ -109,7 +109,9 @@ def subject(request: pytest.FixtureRequest) -> tuple[Family, nn.Module, Tensor]:
 
 
 @pytest.fixture(scope="module", params=RULES)
-def measured(request: pytest.FixtureRequest, subject: tuple[Family, nn.Module, Tensor]) -> tuple[str, Family, nrm.Measure]:
+def measured(
+    request: pytest.FixtureRequest, subject: tuple[Family, nn.Module, Tensor]
+) -> tuple[str, Family, nrm.Measure]:
     family, model, x = subject
     return request.param, family, nrm.measure(model, x, rules=request.param, zero="uniform")
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import nrm
 from laws.agreement import law, masks, subsets
-from networks import filled
+from modules import filled
 
 pytestmark = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
 

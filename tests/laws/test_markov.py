@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import nrm
 from laws.agreement import ask, drawn, law
-from networks import KINDS, Case, Residual, cases, filled
+from modules import Residual, filled
+from networks import KINDS, Case, cases
 from oracles.brute import Rule
 from oracles.twin import Rules
 

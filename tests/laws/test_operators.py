@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import nrm
 from laws.agreement import law
-from networks import filled
+from modules import filled
 from oracles.brute import Block, Network, Rule
 
 pytestmark = [

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import nrm
 from laws.agreement import ask, both, law
-from networks import Residual, cases, filled
+from modules import Residual, filled
+from networks import cases
 from oracles.twin import Rules
 
 pytestmark = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")

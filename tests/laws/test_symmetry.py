@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 import nrm
 from laws.agreement import ask, drawn, law, law_of_each
-from networks import KINDS, Case, filled
+from modules import filled
+from networks import KINDS, Case
 from oracles.twin import RULES, Rules
 
 pytestmark = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")

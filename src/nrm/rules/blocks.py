@@ -32,6 +32,8 @@ class Blocks:
         self.tape = assignment.tape
         self.rules = assignment
         self._nonnegative: dict[int, bool] = {}
+        self._recent: tuple[tuple[Rule, Key, LinearMap, int], list[Factor]] | None = None
+        """The factors of the last step: its column sums are followed by its pull, with the same changed weights."""
 
     def rise(
         self, i: int, keys: set[Key], rule: Rule, below: Values, *,
@@ -94,9 +96,15 @@ class Blocks:
 
     def _factors(self, rule: Rule, key: Key, map: LinearMap, j: int) -> list[Factor]:
         h = self.tape.nodes[j].value
-        if isinstance(rule, ZBox):
-            rule = rule.within(h, self.tape.nodes[j].sample)
-        return rule.factors(key, map, h, self._is_nonnegative(j))
+        asked = (rule, key, map, j)
+        if self._recent is None or self._recent[0] != asked:
+            bounded = rule.within(h, self.tape.nodes[j].sample) if isinstance(rule, ZBox) else rule
+            self._recent = (asked, bounded.factors(key, map, h, self._is_nonnegative(j)))
+        return self._recent[1]
+
+    def release(self) -> None:
+        """Forgets the factors of the last step."""
+        self._recent = None
 
     def _is_nonnegative(self, j: int) -> bool:
         """Whether no entry of a tensor is below 0: known from its op, or else looked up once."""

@@ -49,6 +49,7 @@ class ColumnStore:
     def release(self) -> None:
         """Forgets the columns; they are computed again when asked for."""
         self._kept.clear()
+        self.blocks.release()
 
     @property
     def nbytes(self) -> int:
