@@ -6,6 +6,7 @@
 #   make peers     agreement with zennit, zennit-crp and captum, in an environment of its own
 #   make bench     the benchmark table
 #   make montage   the heat-map montage of the docs
+#   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
 #   make format    let ruff rewrite the files
 #   make clean     remove environments and caches
 #
@@ -22,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format peers bench montage clean
+.PHONY: help demo test lint format peers bench montage networks clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -50,6 +51,9 @@ bench: $(VENV)/.ready-dev
 
 montage: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/montage.py $(ARGS)
+
+networks: $(VENV)/.ready-dev
+	$(VENV)/bin/python docs/networks.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(PEERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -39,6 +39,24 @@ def plain(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 SMALL = (("width_mult", 0.35),)
 
 
+def small_head(build: Callable[..., nn.Module], width: int) -> Callable[..., nn.Module]:
+    """With 64 hidden neurons instead of 4096: the convolutions are what differs between families."""
+
+    def built(num_classes: int) -> nn.Module:
+        with torch.device("meta"):
+            model = build(num_classes=num_classes)
+            model.classifier = nn.Sequential(
+                nn.Dropout(), nn.Linear(width, 64), nn.ReLU(inplace=True), nn.Linear(64, num_classes)
+            )
+        model.to_empty(device="cpu")
+        for module in model.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+        return model
+
+    return built
+
+
 def resnet(**options: Any) -> nn.Module:
     """A residual network of bottlenecks with one block per stage: all parts of the large ones."""
     return models.resnet.ResNet(models.resnet.Bottleneck, [1, 1, 1, 1], **options)
@@ -65,9 +83,9 @@ def convnext(**options: Any) -> nn.Module:
 
 
 FAMILIES = {
-    "alexnet": Family(models.alexnet, 64, "features.4", "features.9"),
-    "vgg11": Family(models.vgg11, 32, "features.4", "features.12"),
-    "vgg11_bn": Family(models.vgg11_bn, 32, "features.6", "features.17"),
+    "alexnet": Family(small_head(models.alexnet, 9216), 64, "features.4", "features.9"),
+    "vgg11": Family(small_head(models.vgg11, 25088), 32, "features.4", "features.12"),
+    "vgg11_bn": Family(small_head(models.vgg11_bn, 25088), 32, "features.6", "features.17"),
     "squeezenet": Family(models.squeezenet1_1, 64, "features.4", "features.9"),
     "resnet18": Family(models.resnet18, 64, "layer2", "layer3.0.bn1"),
     "resnet, bottlenecks": Family(resnet, 64, "layer2", "layer3.0.conv2"),

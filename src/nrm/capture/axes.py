@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Select
-from nrm.operators import Convolution, Expand, LinearMap, Permute, Place, Reduce, Reshape, Slice
+from nrm.operators import Expand, LinearMap, Permute, Place, Reduce, Reshape, Slice, convolution_in
 
 
 def through(move: LinearMap | None, axis: int | None) -> int | None:
@@ -72,8 +72,9 @@ def channel_axis(op: Op, channels: list[int | None], shape: torch.Size, sample: 
     if last is None:
         return None
     if isinstance(op, Linear):
-        if isinstance(op.map, Convolution):
-            return len(shape) - op.map.weight.ndim + 1
+        convolution = convolution_in(op.map)
+        if convolution is not None:
+            return len(shape) - convolution.weight.ndim + 1
         if op.kind == "linear":
             return last
         if isinstance(op.map, Reduce):

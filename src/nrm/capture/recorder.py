@@ -23,7 +23,7 @@ from nrm.capture import axes, samples, writes
 from nrm.capture.ops import Linear, Op, Source, Unknown
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
-from nrm.operators import Convolution
+from nrm.operators import convolution_in
 
 CASTS = {"to", "half", "bfloat16", "float", "double", "type", "type_as", "cuda", "cpu"}
 """Calls that change precision or device only. Precision is the measure's own choice, so the cast is dropped."""
@@ -191,8 +191,9 @@ class Recorder(TorchFunctionMode):
         if not isinstance(op, Linear) or not isinstance(parents[0].op, Source) or parents[0].op.kind != "input":
             return
         ndim = parents[0].value.ndim
-        if isinstance(op.map, Convolution):
-            parents[0].channel = ndim - op.map.weight.ndim + 1
+        convolution = convolution_in(op.map)
+        if convolution is not None:
+            parents[0].channel = ndim - convolution.weight.ndim + 1
         elif op.kind == "linear" and parents[0].sample != ndim - 1:
             parents[0].channel = ndim - 1
 

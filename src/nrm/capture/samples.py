@@ -15,7 +15,7 @@ from torch import Tensor
 from nrm.capture.axes import through
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Select, Unknown
 from nrm.capture.tape import Node
-from nrm.operators import Centering, Convolution, Dense, Function, Gather, LinearMap, Matmul, Reduce
+from nrm.operators import Centering, Dense, Function, Gather, LinearMap, Matmul, Reduce, convolution_in
 
 _NOBODY, _MIXED, _FIRST = 0, 1, 2
 """Codes of entries: no sample, several samples, sample k as ``_FIRST + k``. Movement carries them like values."""
@@ -121,8 +121,9 @@ def _free_axes(map: LinearMap) -> range | tuple[int, ...] | None:
     ndim = len(map.inside)
     if isinstance(map, Dense):
         return range(ndim - 1)
-    if isinstance(map, Convolution):
-        return range(ndim - map.weight.ndim + 1)
+    convolution = convolution_in(map)
+    if convolution is not None:
+        return range(ndim - convolution.weight.ndim + 1)
     if isinstance(map, Matmul):
         return (*range(ndim - 2), ndim - 1) if map.left else range(ndim - 1)
     if isinstance(map, Centering):

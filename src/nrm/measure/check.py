@@ -76,7 +76,7 @@ class Check:
                 hint="R.check(strict=False) shows the details; dtype=torch.float64, bias='input' or other rules help",
             )  # fmt: skip
         for text in dict.fromkeys(text for sample, text in self.cautions if sample is not None):
-            warnings.warn(text, NrmWarning, stacklevel=stacklevel + 1)
+            warnings.warn(text, NrmWarning, stacklevel=stacklevel)
 
     def sample(self, i: int) -> Check:
         """The certificate of one sample. Counts of columns and ties stay those of the batch."""
@@ -177,7 +177,7 @@ def check_measure(network: Network, target: Target, base: Base, *, full: bool, o
     return Check(
         tuple(sums.mass.tolist()), cut_error, worst_cut, {k: tuple(v.tolist()) for k, v in sums.sinks.items()},
         tuple(sums.biases.tolist()), tuple(sums.offsets.tolist()), variation, negative, zero, ties, tuple(precision),
-        full, moved, tuple(target.value.tolist()), tape.notes, tuple(errors), tuple(cautions),
+        full, moved, tuple(target.value.tolist()), _notes(network), tuple(errors), tuple(cautions),
     )  # fmt: skip
 
 
@@ -204,6 +204,16 @@ def _count_ties(network: Network, base: Base) -> tuple[int, int]:
     return tied, reached
 
 
+def _notes(network: Network) -> tuple[str, ...]:
+    """What the capture has to say, and where a softmax is passed as if it were elementwise."""
+    passed = [
+        f"{node.name}: relevance of a softmax goes to the logit of the same class, its normalizer is held constant"
+        for node in network.tape.nodes
+        if network.rules.reached[node.index] and getattr(node.op, "kind", "") == "softmax"
+    ]
+    return (*network.tape.notes, *passed)
+
+
 class _Sums:
     """The masses of the input cut, by kind."""
 
@@ -221,8 +231,8 @@ class _Sums:
             node = network.tape.nodes[i]
             if port == "sink":
                 share = sample_sums(node, message, batch)
-                if bool(share.any()) or bool(message.any()):
-                    self.sinks[node.name] = share
+                if bool(message.any()):  # what leaks with both signs leaks all the same
+                    self.sinks[node.name] = sample_sums(node, message.abs(), batch)
             else:
                 share = message[0].reshape(batch, -1).sum(1) if node.sample is not None else message[0].sum()[None]
                 if port == "bias":

@@ -127,16 +127,23 @@ class Measure:
         Sets are fixed; layers and partitions become axes, in the order of the arguments. ``given`` divides by the
         relevance of its own events; its free variables come last.
         """
-        conditions = [given] if isinstance(given, Layer | Set | Partition) else list(given or [])
-        if not arguments:
-            raise QuestionError("nothing was asked", hint="R(R['layer']), R(a.channel(3), b.channels), ...")
+        asked = self._asked(arguments, given)
+        conditions = asked[len(arguments) :]
         self._origin.check_fresh()
         with plain_execution():
-            stops = stops_for([*arguments, *conditions], self._places.resolve)
+            stops = stops_for(asked, self._places.resolve)
             self._refuse_excluded(stops, stops_for(conditions, self._places.resolve))
             self._be_loud()
             table = self._answer(stops)
             return self._mine(self._conditioned(table, conditions) if conditions else table)
+
+    @staticmethod
+    def _asked(arguments: Sequence[Argument], given: Argument | Sequence[Argument] | None) -> list[Argument]:
+        """The arguments of a question, the conditions last."""
+        if not arguments:
+            raise QuestionError("nothing was asked", hint="R(R['layer']), R(a.channel(3), b.channels), ...")
+        conditions = [given] if isinstance(given, Layer | Set | Partition) else list(given or [])
+        return [*arguments, *conditions]
 
     def _mine(self, batch: Tensor) -> Tensor:
         """The part of a result, samples first, that belongs to this measure."""
@@ -151,8 +158,7 @@ class Measure:
 
     def plan(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Plan:
         """How a question would be answered, and what it would cost; nothing is computed."""
-        conditions = [given] if isinstance(given, Layer | Set | Partition) else list(given or [])
-        return self._plan(stops_for([*arguments, *conditions], self._places.resolve))
+        return self._plan(stops_for(self._asked(arguments, given), self._places.resolve))
 
     def _conditioned(self, joint: Tensor, conditions: Sequence[Argument]) -> Tensor:
         condition = self._answer(stops_for(conditions, self._places.resolve))
@@ -366,7 +372,7 @@ class Measure:
         composite = self._network.composite
         return {
             "rules": composite.name,
-            "changes": [[getattr(k, "__name__", k), repr(v)] for k, v in composite.changes],
+            "composite": repr(composite),
             "bias": self._network.bias,
             "zero": self._network.zero,
             "normalize": self._network.normalize,
@@ -400,15 +406,16 @@ class SampleMeasure(Measure):
     def __init__(self, whole: Measure, index: int) -> None:
         vars(self).update(vars(whole))
         self._index = index
-        self._labels = {
-            name: (names[index],) if names and isinstance(names[0], tuple) else names
-            for name, names in whole.labels.items()
-        }
         if self._light is not None:
             self._light = self._own_check(self._light) if len(self._light.mass) > 1 else self._light
 
     def __len__(self) -> int:
         return 1
+
+    @property
+    def labels(self) -> dict[str, Names]:
+        per_sample = {k: v for k, v in self._labels.items() if v and isinstance(v[0], tuple)}
+        return {**self._labels, **{k: (v[self._index],) for k, v in per_sample.items()}}
 
     @property
     def _samples(self) -> range:

@@ -12,7 +12,7 @@ from nrm.errors import QuestionError
 from nrm.measure.frame import Frame
 from nrm.measure.layers import Cut
 from nrm.measure.sweep import Base, Kept, Site
-from nrm.measure.values import Layer
+from nrm.measure.values import SKIP, Layer
 from nrm.rules import Network
 
 PORTS = ("bias", "offset", "sink")
@@ -45,6 +45,9 @@ class Places:
         if layer.consumer is not None:
             source, consumer = self._edge_ends(layer)
             return Site(source.index, consumer.index), self.frame(source, str(layer))
+        if layer.name == "input" and len(self._tape.inputs) == 1:  # the user's input, whatever modules are called
+            node = self._tape.nodes[self._tape.inputs[0]]
+            return Site(node.index), self.frame(node, "input")
         if layer.name == "input" and len(self._tape.names.get("input", ())) > 1:
             raise self._several_inputs()
         drain = self._drain(layer.name)
@@ -98,7 +101,7 @@ class Places:
     def _edge_ends(self, layer: Layer) -> tuple[Node, Node]:
         assert layer.consumer is not None
         tape = self._tape
-        if layer.consumer == "skip":
+        if layer.consumer == SKIP:
             return self._skip_ends(layer.name)
         source, consumer = tape.find(layer.name), tape.find(layer.consumer)
         if source.index not in consumer.inputs:
@@ -116,9 +119,11 @@ class Places:
             node = tape.nodes[node.inputs[0]]
         plain = [j for j in node.inputs if j == self._received(name)]
         plain = plain or [j for j in node.inputs if not self._network.rules.open[j]]
-        if not (isinstance(node.op, Combine) and node.op.kind == "add") or len(plain) != 1 or len(node.inputs) < 2:
+        adds = isinstance(node.op, Combine) and node.op.kind == "add" and len(node.inputs) > 1
+        if not adds or len(plain) != 1:
             raise QuestionError(
-                f"layer {name!r} has no single skip connection", got=f"{len(plain)} plain terms",
+                f"layer {name!r} has no single skip connection",
+                got=f"{len(plain)} plain terms" if adds else "no addition",
                 expected="a block that ends in an addition with exactly one plain term",
                 hint="R.edge(source, consumer) names any edge",
             )  # fmt: skip

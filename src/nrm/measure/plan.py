@@ -156,9 +156,8 @@ def step_flops(network: Network, i: int) -> float:
     if isinstance(node.op, Linear):
         map = node.op.map
         if isinstance(map, Convolution):
-            per_entry = map.weight[0].numel() if not map.transposed else map.weight[0].numel() * map.stride[0] ** -1
-            entries = map.outside.numel() if not map.transposed else map.inside.numel()
-            return 2.0 * entries * per_entry
+            entries = map.inside.numel() if map.transposed else map.outside.numel()
+            return 2.0 * entries * map.weight[0].numel()
         if isinstance(map, Dense):
             return 2.0 * size * map.weight.shape[1]
         return 4.0 * max(size, float(map.inside.numel()))

@@ -184,6 +184,15 @@ class Pushed:
         below = self._lower.at_site(self._site)
         return None if below is None else outer(self._mask, below)
 
+    @property
+    def lower(self) -> Pushed | None:
+        """The events below this one."""
+        return self._lower
+
+    def sits_on(self, node: int) -> bool:
+        """Whether the event is a set of this very tensor."""
+        return self._site == Site(node)
+
     def at_site(self, site: Site) -> Tensor | None:
         """The value at a higher site, before that site's own mask."""
         self.rise_to([site.node])
@@ -225,7 +234,10 @@ class Pushed:
         """A fused step passes the site: beneath it only the lower events count."""
         if i != self._site.node or self._site.port or self._site.consumer not in (None, consumer):
             return None
-        return (EVERYTHING if self._lower is None else self._lower), self._mask
+        lower, mask = self._lower, self._mask
+        if lower is not None and lower.sits_on(i):  # an edge above a set of its own tensor
+            mask, lower = outer(mask, lower._mask), lower._lower
+        return (EVERYTHING if lower is None else lower), mask
 
     def drains(self, i: int) -> list[tuple[str, Tensor]]:
         """The value at the drain that the site is, if it belongs to this node."""
@@ -240,6 +252,9 @@ def relevance_at(network: Network, site: Site, arrivals: Arrivals, lower: Pushed
         return arrivals.message if lower is None else None
     if lower is None:
         return network.relevance(site.node, arrivals)
+    if lower.sits_on(site.node):  # the site is an edge, the event below it a set of the same tensor
+        relevance = relevance_at(network, site, arrivals, lower.lower)
+        return None if relevance is None else lower.masked(relevance)
     lower.rise_to([*network.tape.nodes[site.node].inputs, *_interior(network, site.node)])
     return network.relevance(site.node, arrivals, lower)
 

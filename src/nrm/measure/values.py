@@ -23,6 +23,10 @@ Indices = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
 SYMBOLS = {"and": "&", "or": "|", "xor": "^", "minus": "-"}
 
 
+SKIP = "<skip>"
+"""Stands for the consumer of a skip connection; no module can have this name."""
+
+
 @dataclass(frozen=True, repr=False)
 class Layer:
     """One layer by name: the output of a module call, a functional op, an input, a bias, a sink.
@@ -104,7 +108,7 @@ class Layer:
     @property
     def skip(self) -> Layer:
         """The skip connection of this block: the edge of the only plain term into its addition."""
-        return Layer(self.name, consumer="skip")
+        return Layer(self.name, consumer=SKIP)
 
     def with_channels(self, axis: int) -> Layer:
         """The same layer with another axis (counted without the sample axis) as its channels."""
@@ -116,14 +120,14 @@ class Layer:
         return (self.name, self.consumer)
 
     def __str__(self) -> str:
-        name = self.name if self.consumer in (None, "skip") else f"{self.name} -> {self.consumer}"
-        name = f"{name}.skip" if self.consumer == "skip" else name
+        name = self.name if self.consumer in (None, SKIP) else f"{self.name} -> {self.consumer}"
+        name = f"{name}.skip" if self.consumer == SKIP else name
         return name if self.channel_axis is None else f"{name}.with_channels({self.channel_axis})"
 
     def __repr__(self) -> str:
         if self.name in ("input", "output") and self.consumer is None:
             name = f"nrm.{self.name}"
-        elif self.consumer in (None, "skip"):
+        elif self.consumer in (None, SKIP):
             name = f"nrm.layer({self.name!r})" + ("" if self.consumer is None else ".skip")
         else:
             name = f"nrm.layer({self.name!r}, {self.consumer!r})"

@@ -4,13 +4,14 @@ Every step of a relevance measure is built from such maps. A map acts on tensors
 *stack*: many messages are carried at once by folding them there.
 """
 
-from nrm.operators.convolution import Convolution, FlatConvolution
-from nrm.operators.maps import Centering, Dense, Function, Identity, LinearMap, Matmul, Reduce
+from nrm.operators.convolution import Convolution, FlatConvolution, convolution_in
+from nrm.operators.maps import Centering, Composed, Dense, Function, Identity, LinearMap, Matmul, Reduce
 from nrm.operators.movement import Expand, Gather, Permute, Place, Reshape, Slice
 from nrm.operators.tables import channel_table, has_table
 
 __all__ = [
     "Centering",
+    "Composed",
     "Convolution",
     "Dense",
     "Expand",
@@ -26,5 +27,6 @@ __all__ = [
     "Reshape",
     "Slice",
     "channel_table",
+    "convolution_in",
     "has_table",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nrm.operators.maps import Change, LinearMap
+from nrm.operators.maps import Change, Composed, LinearMap
 
 _convolution = torch.ops.aten.convolution.default
 _backward = torch.ops.aten.convolution_backward.default
@@ -73,6 +73,12 @@ class Convolution(LinearMap):
     def _fold(self, x: Tensor) -> Tensor:
         """The stack axis folded into the batch axis; without a batch axis it takes its place."""
         return x.flatten(0, 1) if len(self.inside) == self.weight.ndim else x
+
+
+def convolution_in(map: LinearMap) -> Convolution | None:
+    """The convolution that a map is, also behind uneven padding."""
+    map = map.then if isinstance(map, Composed) else map
+    return map if isinstance(map, Convolution) else None
 
 
 @dataclass(frozen=True, eq=False)

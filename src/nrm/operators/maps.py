@@ -197,7 +197,8 @@ class Function(LinearMap):
     """Any linear function given as a callable: pooling, interpolation, a fold. Its transpose is its gradient.
 
     ``batched`` says that the first axis of ``inside`` is a batch axis that the function treats independently, so the
-    stack can be folded into it.
+    stack can be folded into it. If the function acts on the last ``space`` axes alike for all samples and channels, its
+    single weights can be had.
     """
 
     inside: torch.Size
@@ -206,6 +207,7 @@ class Function(LinearMap):
     batched: bool = True
     positive: bool = True
     name: str = "function"
+    space: int = 0
 
     def apply(self, x: Tensor) -> Tensor:
         if self.batched:
@@ -219,20 +221,24 @@ class Function(LinearMap):
         return torch.stack([self._gradient(tuple(self.inside), one) for one in y])
 
     def reweight(self, change: Change) -> LinearMap:
-        probe = change(torch.tensor([0.5, 1.0], dtype=torch.float64))
-        if self.positive and torch.equal(probe, torch.tensor([0.5, 1.0], dtype=torch.float64)):
-            return self
-        if self.positive and not probe.any():
-            return _Nothing(self.inside, self.outside)
-        raise RuleError(
-            f"the rule needs the single weights of {self.name}, which is known as a whole only",
-            expected="LRP0, Epsilon, or (if its weights are non-negative) Gamma, ZPlus, AlphaBeta",
-            hint="give this layer another rule: rules={'LAYER': nrm.LRP0(), ...}",
-        )
+        probe = torch.tensor([0.5, 1.0] if self.positive else [-1.0, 0.5, 1.0], dtype=torch.float64)
+        changed = change(probe)
+        factor = float(changed[-1])
+        if torch.equal(changed, factor * probe):  # the same change for all weights
+            return self if factor == 1 else _Scaled(self, factor)
+        return _Window(self.inside, self.outside, self.space, self._window()).reweight(change)
 
-    def support(self) -> LinearMap:
-        """Pools weigh the entries of a window equally, so that after normalization they are their own support."""
-        return self if self.positive else super().support()
+    def _window(self) -> Tensor:
+        """The matrix over the trailing axes on which the function acts alike for all samples and channels."""
+        inside, outside = self.inside[-self.space :].numel(), self.outside[-self.space :].numel()
+        if self.space == 0 or inside * outside > 2**24:
+            raise RuleError(
+                f"the rule needs the single weights of {self.name}, which are known as a whole only",
+                expected="LRP0, Epsilon, or (if its weights are non-negative) Gamma, ZPlus, AlphaBeta",
+                hint="give this layer another rule: rules={'LAYER': nrm.LRP0(), ...}",
+            )
+        units = torch.eye(inside, dtype=torch.float64).reshape(inside, 1, *self.inside[-self.space :])
+        return self.function(units).reshape(inside, outside)
 
     @property
     def nonnegative(self) -> bool:
@@ -246,17 +252,76 @@ class Function(LinearMap):
 
 
 @dataclass(frozen=True, eq=False)
-class _Nothing(LinearMap):
-    """The map without connections: the negative part of non-negative weights."""
+class _Scaled(LinearMap):
+    """A map times a number; the negative part of non-negative weights is 0 times the map."""
+
+    map: LinearMap
+    factor: float
+
+    @property
+    def inside(self) -> torch.Size:  # type: ignore[override]
+        return self.map.inside
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        return self.map.outside
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.map.apply(x) * self.factor if self.factor else x.new_zeros(x.shape[0], *self.outside)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return self.map.transpose(y) * self.factor if self.factor else y.new_zeros(y.shape[0], *self.inside)
+
+    def reweight(self, change: Change) -> LinearMap:
+        return self.map.reweight(lambda w: change(w * self.factor))
+
+
+@dataclass(frozen=True, eq=False)
+class _Window(LinearMap):
+    """One matrix ``(inputs, outputs)`` over the trailing ``space`` axes, the same for all samples and channels."""
 
     inside: torch.Size
     outside: torch.Size
+    space: int
+    matrix: Tensor
 
     def apply(self, x: Tensor) -> Tensor:
-        return x.new_zeros(x.shape[0], *self.outside)
+        return (x.flatten(-self.space) @ self.matrix.to(x)).reshape(x.shape[0], *self.outside)
 
     def transpose(self, y: Tensor) -> Tensor:
-        return y.new_zeros(y.shape[0], *self.inside)
+        return (y.flatten(-self.space) @ self.matrix.to(y).T).reshape(y.shape[0], *self.inside)
 
     def reweight(self, change: Change) -> LinearMap:
-        return self
+        changed = torch.where(self.matrix != 0, change(self.matrix), torch.zeros_like(self.matrix))
+        return _Window(self.inside, self.outside, self.space, changed)
+
+
+@dataclass(frozen=True, eq=False)
+class Composed(LinearMap):
+    """A map after a movement that puts every entry in one place: a convolution of a padded tensor.
+
+    Its weights are the map's own, without those of entries that come from nowhere.
+    """
+
+    first: LinearMap
+    then: LinearMap
+
+    @property
+    def inside(self) -> torch.Size:  # type: ignore[override]
+        return self.first.inside
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        return self.then.outside
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.then.apply(self.first.apply(x))
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return self.first.transpose(self.then.transpose(y))
+
+    def reweight(self, change: Change) -> LinearMap:
+        return Composed(self.first, self.then.reweight(change))
+
+    def support(self) -> LinearMap:
+        return Composed(self.first, self.then.support())

@@ -124,8 +124,13 @@ class Assignment:
     def _sum_shares(self, i: int, choice: Sum) -> list[float]:
         node = self.tape.nodes[i]
         if isinstance(choice.alpha, tuple):
-            alphas = choice.alpha if len(choice.alpha) == len(node.inputs) else choice.alpha * len(node.inputs)
-            return [float(a) for a in alphas[: len(node.inputs)]]
+            if len(choice.alpha) not in (1, len(node.inputs)):
+                raise RuleError(
+                    "the coefficients do not fit the terms of a sum", where=node.name,
+                    got=f"{len(choice.alpha)} of them", expected=f"{len(node.inputs)}",
+                )  # fmt: skip
+            alphas = choice.alpha if len(choice.alpha) > 1 else choice.alpha * len(node.inputs)
+            return [float(a) for a in alphas]
         return [float(choice.alpha.get("branch" if self.open[j] else "skip", 1.0)) for j in node.inputs]
 
     def leaf_rule(self, i: int) -> Rule:

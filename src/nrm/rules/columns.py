@@ -16,15 +16,23 @@ from nrm.rules.rules import CONSTANT, LRP0, AlphaBeta, Epsilon, Flat, Rule
 
 
 class Columns(NamedTuple):
-    """The columns of a step: what a message is divided by, per group; dead columns; and the biases' entries.
+    """The columns of a step: what a message is divided by, per group, and the biases' entries.
 
-    Dead columns have an infinite divisor, so that nothing passes them.
+    Columns without a sum have an infinite divisor, so that nothing passes them: their message goes to the ``sink``, or
+    is ``spread`` over their connections, times these weights.
     """
 
     sums: tuple[Tensor, ...]
-    dead: Tensor | None
+    sink: Tensor | None
     bias: tuple[Tensor | None, ...]
     spread: Tensor | None
+
+    @property
+    def dead(self) -> Tensor | None:
+        """The columns without a sum."""
+        if self.spread is None:
+            return self.sink
+        return self.spread > 0 if self.sink is None else self.sink | (self.spread > 0)
 
 
 class ColumnStore:
@@ -54,7 +62,7 @@ class ColumnStore:
     @property
     def nbytes(self) -> int:
         """Bytes held by the columns."""
-        held = [t for c in self._kept.values() for t in (*c.sums, c.dead, *c.bias, c.spread) if t is not None]
+        held = [t for c in self._kept.values() for t in (*c.sums, c.sink, *c.bias, c.spread) if t is not None]
         return sum(t.numel() * t.element_size() for t in held)
 
     def perturbed(self, seed: int) -> ColumnStore:
@@ -91,21 +99,24 @@ class ColumnStore:
 
     def _make_columns(self, i: int) -> Columns:
         override = self.blocks.rules.pool(i)
-        sums = self.blocks.column_sums(i)
-        bias = self._bias_entries(i, override, len(sums))
-        totals = [z if b is None else z + b for z, b in zip(sums, bias, strict=True)]
+        bias = self._bias_entries(i, override, 2 if isinstance(override, AlphaBeta) else 1)
+        if override is None and self.bias == "input" and self.blocks.rules.is_linear(i, START):
+            totals = [self.blocks.tape.nodes[i].value]  # all blocks and the bias add up to the value itself
+        else:
+            totals = [z if b is None else z + b for z, b in zip(self.blocks.column_sums(i), bias, strict=True)]
         if isinstance(override, AlphaBeta):
             divisors, dead = _alpha_beta_divisors(override, totals, self.normalize)
         else:
             divisors, dead = self._plain_divisor(i, totals[0])
-        spread = None
-        if dead is not None:
-            if not bool(dead.any()) or self.normalize is not True:
-                dead = None
-            elif self.zero == "uniform":
-                rise = self.blocks.rise(i, {CONSTANT}, START, EVERYTHING, override=Flat())
-                spread = dead / total(rise).clamp(min=1)
-        return Columns(divisors, dead, bias, spread)
+        if dead is None or not bool(dead.any()) or self.normalize is not True:
+            return Columns(divisors, None, bias, None)
+        if self.zero != "uniform":
+            return Columns(divisors, dead, bias, None)
+        rise = self.blocks.rise(i, {CONSTANT}, START, EVERYTHING, override=Flat())
+        count = total(rise) if rise else torch.zeros_like(divisors[0])
+        spread = torch.where(dead & (count > 0), 1 / count.clamp(min=1), torch.zeros_like(count))
+        lonely = dead & (count == 0)
+        return Columns(divisors, lonely if bool(lonely.any()) else None, bias, spread)
 
     def _bias_entries(self, i: int, override: Rule | None, groups: int) -> tuple[Tensor | None, ...]:
         if self.bias != "input":
@@ -113,7 +124,8 @@ class ColumnStore:
         shift = self.blocks.shift(i)
         if shift is None:
             return (None,) * groups
-        rule = override or next(self.blocks.rules.leaves(i, START))
+        rules = set(self.blocks.rules.leaves(i, START))
+        rule = override or (next(iter(rules)) if len(rules) == 1 else LRP0())  # of mixed branches: as it is
         entries = rule.bias(shift.to(self.blocks.tape.dtype))
         return (*entries, *(None,) * (groups - len(entries)))
 
@@ -140,7 +152,9 @@ class ColumnStore:
         """
         op, size = self.blocks.tape.nodes[i].op, z.abs()
         tiny = torch.finfo(z.dtype).tiny
-        small = size <= (1e-2 if _has_rows(op) else 1e-4) * size.amax()
+        axes = [a for a in range(z.ndim) if a != self.blocks.tape.nodes[i].sample]
+        largest = size.amax(axes, keepdim=True) if axes else size
+        small = size <= (1e-2 if _has_rows(op) else 1e-4) * largest
         if not bool(small.any()):
             return size <= tiny
         shift = self.blocks.shift(i) if self.bias == "input" else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from nrm.capture import Combine, Linear, Multiply, Node, Tape
+from nrm.capture import Combine, Linear, Multiply, Node, Source, Tape
 from nrm.errors import RuleError
 from nrm.operators import Centering
 from nrm.rules.rules import LRP0, AlphaBeta, Epsilon, Flat, Gamma, Product, Rule, Sum, ZBox, ZPlus
@@ -119,8 +119,15 @@ def _from_mapping(rules: Mapping[Any, Any], tape: Tape) -> Composite:
 
 def _check_used(changes: Mapping[Matcher, Choice], tape: Tape) -> None:
     names = _all_names(tape)
-    for key in changes:
-        if not any(matches(key, node, names[node.index], tape) for node in tape.nodes):
+    for key, choice in changes.items():
+        found = [node for node in tape.nodes if matches(key, node, names[node.index], tape)]
+        if found and not any(_applies(choice, node) for node in found):
+            raise RuleError(
+                f"{choice!r} cannot apply to {key if isinstance(key, str) else key.__name__!r}",
+                got=f"{found[0].name}: {found[0].function}",
+                expected="a rule for linear steps and sums, nrm.Product for products, nrm.Sum for sums",
+            )
+        if not found:
             raise RuleError(
                 f"no layer matches {key if isinstance(key, str) else key.__name__!r}",
                 expected="a pattern such as 'features.*', '*/add', a module type, or a kind: conv, linear, pool, norm",
@@ -128,21 +135,34 @@ def _check_used(changes: Mapping[Matcher, Choice], tape: Tape) -> None:
             )
 
 
-def suggest(tape: Tape) -> Composite:
-    """Usable numbers without options: z+ for plain convolutional networks, LRP-0 with biases as inputs otherwise.
+def _applies(choice: Choice, node: Node) -> bool:
+    """Whether a choice means anything for a step of this kind."""
+    op = node.op
+    if isinstance(choice, Product):
+        return isinstance(op, Multiply)
+    joins = isinstance(op, Combine) and op.joins
+    return joins if isinstance(choice, Sum) else joins or isinstance(op, Linear)
 
-    With normalization layers that subtract a mean, z+ has nothing to hold on to, and signed rules need their biases.
+
+def suggest(tape: Tape) -> Composite:
+    """Usable numbers without options: z+ where every convolution reads non-negative values, as behind ReLUs, and LRP-0
+    with biases as inputs otherwise.
+
+    z+ loses mass in columns without a positive part, which signed inputs and mean-subtracting norms make common.
     """
-    linear = [node.op for node in tape.nodes if isinstance(node.op, Linear)]
-    centred = any(isinstance(op.map, Centering) for op in linear)
-    convolves = any(op.kind == "conv" for op in linear)
-    return composite("epsilon-plus-flat" if convolves and not centred else "lrp-0")
+    linear = [node for node in tape.nodes if isinstance(node.op, Linear)]
+    centred = any(isinstance(node.op.map, Centering) for node in linear)  # type: ignore[union-attr]
+    first = reads_input(tape)
+    inner = [tape.nodes[n.inputs[0]] for n in linear if getattr(n.op, "kind", "") == "conv" and n.index not in first]
+    convolves = any(getattr(n.op, "kind", "") == "conv" for n in linear)
+    plain = convolves and not centred and all(float(h.value.amin()) >= 0 for h in inner)
+    return composite("epsilon-plus-flat" if plain else "lrp-0")
 
 
 def matches(key: Matcher, node: Node, names: list[str], tape: Tape) -> bool:
     """Whether a name pattern, module type or kind of step means this node."""
     if isinstance(key, type):
-        return isinstance(node.op, Linear | Multiply) and issubclass(tape.modules.get(node.module, object), key)
+        return not isinstance(node.op, Source) and issubclass(tape.modules.get(node.module, object), key)
     kind = getattr(node.op, "kind", "")
     return key == kind or any(fnmatch.fnmatchcase(name, key) for name in names)
 

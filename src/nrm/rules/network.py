@@ -120,9 +120,9 @@ class Network:
         parts: list[Tensor] = []
         for port, v in below.drains(i):
             if port == "sink":
-                dead = self._dead(i)
-                if dead is not None:
-                    parts.append(v * dead)
+                sink = self._sink(i)
+                if sink is not None:
+                    parts.append(v * sink)
                 continue
             wide = self._widened(i, v)
             if port == "offset":
@@ -160,12 +160,8 @@ class Network:
 
     def _normalized(self, i: int, message: Tensor, drains: dict[str, Tensor]) -> list[Packet]:
         columns, override = self.columns[i], self.rules.pool(i)
-        if columns.dead is not None and self.columns.zero == "error" and bool((message * columns.dead).any()):
-            raise MassError(
-                "relevance arrives at columns that sum to 0", where=self.tape.nodes[i].name,
-                got=f"{int(((message * columns.dead) != 0).sum())} columns",
-                hint="zero='sink' or zero='uniform', another rule for this layer, or bias='input'",
-            )  # fmt: skip
+        if columns.sink is not None:
+            self._refuse_dead(i, message, columns.sink)
         density: Density = {}
         for group, sums in enumerate(columns.sums):
             d = message / sums
@@ -175,11 +171,10 @@ class Network:
                 share = self._narrowed(i, d * entry)
                 drains["bias"] = drains["bias"] + share if "bias" in drains else share
         packets = [Packet(density, START, override)]
-        if columns.dead is not None:
-            if columns.spread is not None:
-                packets.append(Packet({(CONSTANT, 0): message * columns.spread}, START, Flat()))
-            else:
-                drains["sink"] = message * columns.dead
+        if columns.spread is not None:
+            packets.append(Packet({(CONSTANT, 0): message * columns.spread}, START, Flat()))
+        if columns.sink is not None:
+            drains["sink"] = message * columns.sink
         return packets
 
     def _fall(self, i: int, packet: Packet) -> Iterator[Delivery]:
@@ -209,8 +204,9 @@ class Network:
         elif isinstance(op, Pointwise):
             if op.offset != 0:
                 drains["offset"] = self._narrowed(i, message * self._offset_share(i))
-                dead = self._dead(i)
+                dead = self._sink(i)
                 if dead is not None:
+                    self._refuse_dead(i, message, dead)
                     drains["sink"] = message * dead
                 message = message * self._kept_share(i)
             yield Delivery(node.inputs[0], Arrivals(message))
@@ -245,14 +241,22 @@ class Network:
             parts += [outer(packet.density[slot], d) for slot, d in rise.items() if slot in packet.density]
         return sum(parts[1:], parts[0]) if parts else None
 
-    def _dead(self, i: int) -> Tensor | None:
+    def _sink(self, i: int) -> Tensor | None:
+        """The neurons of a node whose relevance goes to its sink."""
         if self.rules.is_terminal(i):
-            columns = self.columns[i]
-            return columns.dead if columns.spread is None else None
+            return self.columns[i].sink
         op, value = self.tape.nodes[i].op, self.tape.nodes[i].value
-        if isinstance(op, Pointwise) and op.offset != 0 and bool((value == 0).any()):
+        if isinstance(op, Pointwise) and op.offset != 0 and self.zero != "uniform" and bool((value == 0).any()):
             return value == 0
         return None
+
+    def _refuse_dead(self, i: int, message: Tensor, dead: Tensor) -> None:
+        if self.zero == "error" and bool((message * dead).any()):
+            raise MassError(
+                "relevance arrives at columns that sum to 0", where=self.tape.nodes[i].name,
+                got=f"{int(((message * dead) != 0).sum())} columns",
+                hint="zero='sink' or zero='uniform', another rule for this layer, or bias='input'",
+            )  # fmt: skip
 
     def _offset_share(self, i: int) -> Tensor:
         node = self.tape.nodes[i]
@@ -261,8 +265,10 @@ class Network:
         return torch.where(node.value == 0, torch.zeros_like(share), share)
 
     def _kept_share(self, i: int) -> Tensor:
-        node = self.tape.nodes[i]
-        return torch.where(node.value == 0, torch.zeros_like(node.value), 1 - self._offset_share(i))
+        """What an elementwise step with an offset passes on; where it is 0, all or nothing, as the zero policy says."""
+        value = self.tape.nodes[i].value
+        rest = torch.full_like(value, 1.0 if self.zero == "uniform" else 0.0)
+        return torch.where(value == 0, rest, 1 - self._offset_share(i))
 
     def drain_shape(self, i: int, port: str) -> tuple[int, ...]:
         """The shape of a drain: a sink has one neuron per column, a bias or offset one per sample and channel."""

@@ -248,7 +248,7 @@ class EntryEpsilon(Rule):
 
 @dataclass(frozen=True)
 class Product:
-    """How relevance is shared by the factors of a product: ``gate`` and ``signal`` (``None``: by the structure).
+    """How relevance is shared by the factors of a product: the coefficients of its ``gate`` and its ``signal``.
 
     The factor nearest to a sigmoid, softmax or exponential is the gate. LRP-all, the default, gives nothing to it;
     where no factor is nearer, both count as signals and share equally.
@@ -264,6 +264,10 @@ class Sum:
 
     alpha: Mapping[str, float] | tuple[float, ...] = (1.0,)
     rule: Rule | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.alpha, Mapping) and not set(self.alpha) <= {"skip", "branch"}:
+            raise RuleError("unknown terms of a sum", got=str(sorted(self.alpha)), expected="'skip' and 'branch'")
 
     def __hash__(self) -> int:
         return hash((tuple(self.alpha.items()) if isinstance(self.alpha, Mapping) else self.alpha, self.rule))

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nrm.capture.ops import Combine, Linear, Term
+from nrm.capture.ops import Linear
 from nrm.capture.recorder import Call
 from nrm.capture.vocabulary.reading import Steps, linear_function, many, reads
-from nrm.operators import Convolution, Dense, Matmul, Place
+from nrm.operators import Composed, Convolution, Dense, Matmul, Place
 
 
 @reads("conv1d", "conv2d", "conv3d")
@@ -27,7 +27,7 @@ def _conv(
         if any(t % 2 for t in total):
             return _conv_uneven(c, input, weight, bias, stride, total, dilation, groups)
         padding = [t // 2 for t in total]
-    map = Convolution(input.shape, c.result.shape, weight, stride, many(padding, space), dilation, groups)
+    map = Convolution(input.shape, c.result.shape, weight.detach(), stride, many(padding, space), dilation, groups)
     return c.one(Linear(map, "conv", _channel_bias(bias, space)), input)
 
 
@@ -40,10 +40,8 @@ def _conv_uneven(
     wider = (*input.shape[:-space], *(n + t for n, t in zip(input.shape[-space:], total, strict=True)))
     inner = tuple(slice(t // 2, t // 2 + n) for t, n in zip(total, input.shape[-space:], strict=True))
     place = Place(input.shape, torch.Size(wider), (Ellipsis, *inner))
-    conv = Convolution(torch.Size(wider), c.result.shape, weight, stride, (0,) * space, dilation, groups)
-    padded = place.apply(input[None])[0]
-    index = c.recorder.add(Combine((Term(place),)), [c.index(input)], padded, "pad")
-    return [(c.result, Linear(conv, "conv", _channel_bias(bias, space)), [index])]
+    conv = Convolution(torch.Size(wider), c.result.shape, weight.detach(), stride, (0,) * space, dilation, groups)
+    return c.one(Linear(Composed(place, conv), "conv", _channel_bias(bias, space)), input)
 
 
 @reads("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -55,7 +53,7 @@ def _conv_transpose(
         return None
     n = weight.ndim - 2
     map = Convolution(
-        input.shape, c.result.shape, weight, many(stride, n), many(padding, n), many(dilation, n), groups,
+        input.shape, c.result.shape, weight.detach(), many(stride, n), many(padding, n), many(dilation, n), groups,
         True, many(output_padding, n),
     )  # fmt: skip
     return c.one(Linear(map, "conv", _channel_bias(bias, n)), input)
@@ -69,7 +67,7 @@ def _channel_bias(bias: Tensor | None, space: int) -> Tensor | None:
 def _linear(c: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Steps:
     if c.tracked(weight) or c.tracked(bias) or weight.ndim != 2:
         return None
-    return c.one(Linear(Dense(input.shape, weight), "linear", None if bias is None else bias.detach()), input)
+    return c.one(Linear(Dense(input.shape, weight.detach()), "linear", None if bias is None else bias.detach()), input)
 
 
 @reads("matmul", "mm", "bmm", "mv", "rmatmul", "dot", "inner")

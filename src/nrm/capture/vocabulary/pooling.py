@@ -33,7 +33,8 @@ def _pool(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     if c.name == "grid_sample":
         return linear_function(c, input, function, "pool", positive=mode != "bicubic")
     batched = input.ndim == space + 2
-    return linear_function(c, input, function, "pool", batched=batched, positive=mode != "bicubic")
+    alike = 0 if c.name in ("fold", "col2im") else space
+    return linear_function(c, input, function, "pool", batched=batched, positive=mode != "bicubic", space=alike)
 
 
 @reads("sum", "mean")
