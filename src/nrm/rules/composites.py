@@ -121,7 +121,7 @@ def _check_used(changes: Mapping[Matcher, Choice], tape: Tape) -> None:
     names = _all_names(tape)
     for key, choice in changes.items():
         found = [node for node in tape.nodes if matches(key, node, names[node.index], tape)]
-        if found and not any(_applies(choice, node) for node in found):
+        if found and key != "*" and not any(_applies(choice, node) for node in found):
             raise RuleError(
                 f"{choice!r} cannot apply to {key if isinstance(key, str) else key.__name__!r}",
                 got=f"{found[0].name}: {found[0].function}",
