@@ -191,7 +191,7 @@ class Blocks:
             if shift is None:
                 return [value]
             z = value - shift
-            noise = z.abs() <= 1e3 * torch.finfo(z.dtype).eps * (value.abs() + shift.abs())
+            noise = z.abs() <= noise_floor(value.abs() + shift.abs())
             if not bool(noise.any()):
                 return [z]
             exact = self.rise(i, self.rules.keys(i, None), rule, EVERYTHING)
@@ -225,3 +225,8 @@ class Blocks:
             below = below * term.scale * self.rules.coefficient(i, position)
             total = below if total is None else total + below
         return total
+
+
+def noise_floor(size: Tensor) -> Tensor:
+    """Below this, the difference of two numbers of such a size has lost too many digits."""
+    return 1e3 * torch.finfo(size.dtype).eps * size

@@ -10,7 +10,7 @@ from torch import Tensor
 from nrm.capture import Linear
 from nrm.errors import RuleError
 from nrm.operators import Dense
-from nrm.rules.blocks import Blocks
+from nrm.rules.blocks import Blocks, noise_floor
 from nrm.rules.density import EVERYTHING, START, Density
 from nrm.rules.rules import CONSTANT, LRP0, AlphaBeta, Epsilon, Flat, Rule
 
@@ -90,12 +90,19 @@ class ColumnStore:
             if shift is None:
                 return 1.0
             size = self.blocks.tape.nodes[i].value.abs() + shift.abs()
+            noise = columns.sums[0].abs() <= noise_floor(size)
+            if bool(noise.any()):  # these sums were added up entry by entry
+                size = torch.where(noise, self._absolute(i, size), size)
         else:
-            try:
-                size = total(self.blocks.rise(i, rules.keys(i, None), START, EVERYTHING, absolute=True))
-            except RuleError:
-                return 1.0
+            size = self._absolute(i, columns.sums[0].abs())
         return (size / columns.sums[0].abs()).clamp(min=1)
+
+    def _absolute(self, i: int, otherwise: Tensor) -> Tensor:
+        """The sums of absolute entries, or something else where single weights are not known."""
+        try:
+            return total(self.blocks.rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING, absolute=True))
+        except RuleError:
+            return otherwise
 
     def _make_columns(self, i: int) -> Columns:
         override = self.blocks.rules.pool(i)
