@@ -143,6 +143,17 @@ def test_the_value_is_the_models_own(subject: tuple[Family, nn.Module, Tensor]) 
     assert R.prediction.tolist() == expected.argmax(1).tolist()
 
 
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+def test_the_defaults_are_usable_on_every_family(subject: tuple[Family, nn.Module, Tensor]) -> None:
+    """No options at all: the check accepts, and the answers do not raise."""
+    _, model, x = subject
+    R = nrm.measure(model.float(), x.float())
+    model.double()
+    found = R.check(strict=False)
+    assert all(found.ok), found.verdict
+    assert bool(torch.isfinite(R(R.input)).all())
+
+
 def test_every_cut_has_mass_one(measured: tuple[str, Family, nrm.Measure]) -> None:
     _, _, R = measured
     check = R.check(strict=False)
