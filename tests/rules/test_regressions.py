@@ -103,3 +103,20 @@ def test_changing_the_model_afterwards_does_not_change_the_measure() -> None:
     R.release()
     torch.testing.assert_close(R(R.input), before)
     assert "softmax" in repr(nrm.measure(nn.Sequential(nn.Linear(2, 2), nn.Softmax(1)), x).check(strict=False))
+
+
+def test_the_check_lists_the_mass_of_every_cut() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    found = nrm.measure(model, torch.rand(2, 3), rules="lrp-0", bias="input").check(strict=False)
+    assert list(found.cuts) == ["input", "0", "1", "2", "3"]
+    assert all(m == pytest.approx(1.0, abs=1e-5) for masses in found.cuts.values() for m in masses)
+    assert found.cut_error is not None
+    assert found.cut_error < 1e-5
+    assert found.describe()["cuts"]["1"] == pytest.approx([1.0, 1.0], abs=1e-5)
+    assert found.reached > 0
+
+
+def test_a_rule_class_instead_of_a_rule_is_told_apart() -> None:
+    with pytest.raises(nrm.RuleError, match=r"nrm\.ZPlus\(\)"):
+        nrm.measure(nn.Linear(2, 2), torch.ones(1, 2), rules=nrm.ZPlus)

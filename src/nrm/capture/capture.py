@@ -140,8 +140,9 @@ def check_inputs(given: list[Tensor], model: nn.Module, batch_dim: int | None) -
     """Refuses inputs without a meaning: none, empty, not finite, on another device, without the sample axis."""
     if not given:
         raise CaptureError(
-            "no tensor among the inputs", expected="a tensor, a tuple, a mapping or an object with tensors"
-        )
+            "no tensor among the inputs", expected="a tensor, a tuple, a mapping or an object with tensors",
+            hint="torch.as_tensor(inputs)",
+        )  # fmt: skip
     home = next((p.device for p in model.parameters()), None)
     for t in given:
         kind = _foreign(t)

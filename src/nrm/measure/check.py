@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nrm.capture import Select
+from nrm.capture import Node, Select
 from nrm.errors import MassError, NrmError, NrmWarning, PrecisionError
 from nrm.measure.layers import sample_sums
 from nrm.measure.sweep import Base, base_sweep
@@ -25,15 +25,19 @@ VARIATION_WARN = 1e3
 
 @dataclass(frozen=True)
 class Check:
-    """What a check found; numbers are per sample. ``ok`` is the verdict per sample, ``verdict`` says it in words."""
+    """What a check found; numbers are per sample. ``ok`` is the verdict per sample, ``verdict`` says it in words.
+
+    ``mass`` is that of the input cut, ``cuts`` that of the cut through every layer. ``negative`` and ``zero`` are the
+    ``reached`` columns with such a sum: how many, and their share of the weight that arrives at columns.
+    """
 
     mass: tuple[float, ...]
-    cut_error: float | None
-    worst_cut: str | None
+    cuts: dict[str, tuple[float, ...]]
     sinks: dict[str, tuple[float, ...]]
     biases: tuple[float, ...]
     offsets: tuple[float, ...]
     variation: dict[str, tuple[float, ...]]
+    reached: int
     negative: tuple[int, float]
     zero: tuple[int, float]
     ties: tuple[int, int]
@@ -50,6 +54,18 @@ class Check:
         """Whether each sample's numbers can be used."""
         bad = {sample for sample, _ in self.errors}
         return tuple(i not in bad for i in range(len(self.mass)))
+
+    @property
+    def worst_cut(self) -> str | None:
+        """The layer whose cut has the mass farthest from 1."""
+        return max(self.cuts, key=lambda name: max(abs(m - 1) for m in self.cuts[name]), default=None)
+
+    @property
+    def cut_error(self) -> float | None:
+        """How far that mass is from 1; None if it was not measured."""
+        if not self.measured:
+            return None
+        return max((abs(m - 1) for masses in self.cuts.values() for m in masses), default=0.0)
 
     @property
     def sink(self) -> tuple[float, ...]:
@@ -85,7 +101,8 @@ class Check:
             return values[i : i + 1]
 
         return replace(
-            self, mass=only(self.mass), sinks={k: only(v) for k, v in self.sinks.items()}, biases=only(self.biases),
+            self, mass=only(self.mass), cuts={k: only(v) for k, v in self.cuts.items()},
+            sinks={k: only(v) for k, v in self.sinks.items()}, biases=only(self.biases),
             offsets=only(self.offsets), variation={k: only(v) for k, v in self.variation.items()},
             precision=only(self.precision), moved=None if self.moved is None else only(self.moved),
             value=only(self.value), errors=tuple((0, text) for s, text in self.errors if s == i),
@@ -96,6 +113,7 @@ class Check:
         """The certificate as plain data."""
         return {
             "ok": list(self.ok), "verdict": self.verdict, "mass": list(self.mass), "cut_error": self.cut_error,
+            "cuts": {k: list(v) for k, v in self.cuts.items()}, "reached_columns": self.reached,
             "sinks": {k: list(v) for k, v in self.sinks.items()}, "biases": list(self.biases),
             "offsets": list(self.offsets), "variation": {k: list(v) for k, v in self.variation.items()},
             "negative_columns": list(self.negative), "zero_columns": list(self.zero),
@@ -145,7 +163,9 @@ class Check:
         return "-" if worst is None else f"{_few(self.variation[worst])} at {worst}"
 
     def _columns_text(self, facts: tuple[int, float]) -> str:
-        return f"{facts[0]} reached, {facts[1]:.2%} of the weight" if self.measured else "not measured"
+        if not self.measured:
+            return "not measured"
+        return f"{facts[0]} of {self.reached} reached, {facts[1]:.2%} of the weight"
 
 
 def _few(values: Sequence[float]) -> str:
@@ -161,11 +181,11 @@ def check_measure(network: Network, target: Target, base: Base, *, full: bool, o
     sums = _Sums(network, base, batch)
     variation = sums.variation(full)
     eps = torch.finfo(tape.dtype).eps
-    cut_error = worst_cut = None
-    negative, zero, ties = (0, 0.0), (0, 0.0), (0, 0)
+    cuts: dict[str, tuple[float, ...]] = {}
+    reached, negative, zero, ties = 0, (0, 0.0), (0, 0.0), (0, 0)
     if full:
-        cut_error, worst_cut = _cut_error(network, base, batch)
-        negative, zero = _column_facts(network, base)
+        cuts = _cut_masses(network, base, batch)
+        reached, negative, zero = _column_facts(network, base)
         ties = _count_ties(network, base)
         precision = _measure_precision(network, target, base, batch)
     else:
@@ -175,9 +195,9 @@ def check_measure(network: Network, target: Target, base: Base, *, full: bool, o
     errors, cautions = _judge(sums, precision, variation, normalized, batch)
     moved = None if own is None else _moved(network, target, own, cautions)
     return Check(
-        tuple(sums.mass.tolist()), cut_error, worst_cut, {k: tuple(v.tolist()) for k, v in sums.sinks.items()},
-        tuple(sums.biases.tolist()), tuple(sums.offsets.tolist()), variation, negative, zero, ties, tuple(precision),
-        full, moved, tuple(target.value.tolist()), _notes(network), tuple(errors), tuple(cautions),
+        tuple(sums.mass.tolist()), cuts, {k: tuple(v.tolist()) for k, v in sums.sinks.items()},
+        tuple(sums.biases.tolist()), tuple(sums.offsets.tolist()), variation, reached, negative, zero, ties,
+        tuple(precision), full, moved, tuple(target.value.tolist()), _notes(network), tuple(errors), tuple(cautions),
     )  # fmt: skip
 
 
@@ -234,7 +254,7 @@ class _Sums:
                 if bool(message.any()):  # what leaks with both signs leaks all the same
                     self.sinks[node.name] = sample_sums(node, message.abs(), batch)
             else:
-                share = message[0].reshape(batch, -1).sum(1) if node.sample is not None else message[0].sum()[None]
+                share = _narrow_mass(node, message, batch)
                 if port == "bias":
                     self.biases += share
                 else:
@@ -282,8 +302,13 @@ def _judge(
     return errors, cautions
 
 
-def _cut_error(network: Network, base: Base, batch: int) -> tuple[float, str | None]:
-    """The mass of the cut at every position of the tape: how far is the worst from 1?
+def _narrow_mass(node: Node, message: Tensor, batch: int) -> Tensor:
+    """The mass of a bias or an offset: one neuron per sample and channel."""
+    return message[0].reshape(batch, -1).sum(1) if node.sample is not None else message[0].sum()[None]
+
+
+def _cut_masses(network: Network, base: Base, batch: int) -> dict[str, tuple[float, ...]]:
+    """The mass of the cut through every tensor that relevance reaches.
 
     An edge from s to c is crossed by the cuts at s, ..., c - 1; what enters later belongs to every cut before it.
     """
@@ -307,27 +332,23 @@ def _cut_error(network: Network, base: Base, batch: int) -> tuple[float, str | N
                 change[i] -= mass
     for (i, port), message in base.drains.items():
         node = tape.nodes[i]
-        mass = sample_sums(node, message, batch) if port == "sink" else (
-            message[0].reshape(batch, -1).sum(1) if node.sample is not None else message[0].sum()[None])  # fmt: skip
+        mass = sample_sums(node, message, batch) if port == "sink" else _narrow_mass(node, message, batch)
         change[0] += mass
         change[i] -= mass
-    masses = change.cumsum(0)[: tape.output]
-    if not len(masses):
-        return 0.0, None
-    worst = (masses - 1).abs().amax(1)
-    at = int(worst.argmax())
-    return float(worst[at]), tape.nodes[at].name
+    masses = change.cumsum(0).tolist()
+    return {tape.nodes[i].name: tuple(masses[i]) for i in sorted(base.arrivals) if i != tape.output}
 
 
-def _column_facts(network: Network, base: Base) -> tuple[tuple[int, float], tuple[int, float]]:
-    """Reached columns with a negative or zero sum: how many, and their share of all weight that arrives at columns."""
-    negative, dead, weight_negative, weight_dead, weight = 0, 0, 0.0, 0.0, 0.0
+def _column_facts(network: Network, base: Base) -> tuple[int, tuple[int, float], tuple[int, float]]:
+    """Reached columns, those with a negative and with a zero sum, and their share of the weight that arrives."""
+    reached, negative, dead, weight_negative, weight_dead, weight = 0, 0, 0, 0.0, 0.0, 0.0
     for i, arrived in base.arrivals.items():
         if arrived.message is None or not network.rules.is_terminal(i):
             continue
         size = arrived.message[0].abs()
         columns = network.columns[i]
         weight += float(size.sum())
+        reached += int((size > 0).sum())
         if len(columns.sums) == 1:
             below = (columns.sums[0] < 0) & (size > 0)
             negative += int(below.sum())
@@ -337,7 +358,7 @@ def _column_facts(network: Network, base: Base) -> tuple[tuple[int, float], tupl
             dead += int(lost.sum())
             weight_dead += float(size[lost].sum())
     weight = weight or 1.0
-    return (negative, weight_negative / weight), (dead, weight_dead / weight)
+    return reached, (negative, weight_negative / weight), (dead, weight_dead / weight)
 
 
 def _measure_precision(network: Network, target: Target, base: Base, batch: int) -> tuple[float, ...]:

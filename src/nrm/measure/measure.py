@@ -207,8 +207,9 @@ class Measure:
                 hint="R(...) takes sets of other layers",
             )  # fmt: skip
 
-    def values(self, layer: Layer) -> Tensor:
+    def values(self, layer: Layer | str) -> Tensor:
         """The activations of a layer: ``(batch, *layer shape)``."""
+        layer = Layer(layer) if isinstance(layer, str) else layer
         site, frame = self._places.resolve(layer)
         if site.port:
             raise QuestionError(f"{layer} has no activations", got=repr(layer), expected="a tensor of the network")

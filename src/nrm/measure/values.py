@@ -200,7 +200,7 @@ class Set:
             raise QuestionError(
                 "sets of different layers do not combine by operators",
                 got=f"{self.layer!r} and {other.layer!r}",
-                hint="pass both to R(...) for their joint relevance, or wrap them in nrm.visits(...)",
+                hint="pass both to R(...) for their joint relevance",
             )
         return Set(self.layer, (operator, self.expression, other.expression))
 

@@ -91,6 +91,8 @@ def resolve(rules: Any, tape: Tape) -> Composite:
         )  # fmt: skip
     if isinstance(rules, Mapping):
         return _from_mapping(rules, tape)
+    if isinstance(rules, type) and issubclass(rules, Rule):
+        raise RuleError("a rule is an instance", got=rules.__name__, hint=f"nrm.{rules.__name__}()")
     raise RuleError(
         "these are not rules", got=type(rules).__name__,
         expected="a composite's name, a rule, or a mapping from layer pattern, module type or kind to rule",
