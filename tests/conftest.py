@@ -25,6 +25,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Weights drawn without a seed of their own are the same in every run and in every order of the tests."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Callable[[str], Path]:
     """The path of an item of the real data, such as ``shared("mnist")``; skips the test when it is absent.

@@ -1,7 +1,8 @@
 """The normalized relevance measure: how much of a network's decision flowed through which neurons.
 
 >>> import torch, nrm
->>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+>>> _ = torch.manual_seed(0)
+>>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
 >>> R = nrm.measure(model, torch.ones(1, 4))
 >>> tuple(R(R.input, R["1"].channel(0)).shape)
 (1, 4)
