@@ -25,7 +25,8 @@ from nrm.errors import (
     ResultFileError,
     RuleError,
 )
-from nrm.measure import Check, Cut, Layer, Measure, Partition, Set, measure
+from nrm.measure import Check, Cut, Measure, measure
+from nrm.questions import Layer, Partition, Set
 from nrm.results import load, save
 from nrm.rules import (
     LRP0,

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import nrm
-from nrm.measure.answer import Answerer
 from nrm.measure.memory import memory_bound
+from nrm.questions.answer import Answerer
 from nrm.rules import Network
 
 

@@ -1,8 +1,7 @@
-"""Layers, sets and partitions; the measure and its questions; the certificate."""
+"""The measure, its places and targets; the certificate."""
 
 from nrm.measure.check import Check
 from nrm.measure.layers import Cut, LayerRow, LayerTable
 from nrm.measure.measure import Measure, SampleMeasure, measure
-from nrm.measure.values import Layer, Partition, Set
 
-__all__ = ["Check", "Cut", "Layer", "LayerRow", "LayerTable", "Measure", "Partition", "SampleMeasure", "Set", "measure"]
+__all__ = ["Check", "Cut", "LayerRow", "LayerTable", "Measure", "SampleMeasure", "measure"]

@@ -14,8 +14,8 @@ from torch import Tensor
 from nrm.capture import Node, Select
 from nrm.errors import MassError, NrmError, NrmWarning, PrecisionError
 from nrm.measure.layers import sample_sums
-from nrm.measure.sweep import Base, base_sweep
 from nrm.measure.target import Target
+from nrm.questions.sweep import Base, base_sweep
 from nrm.rules import Arrivals, Network
 
 SINK_WARN, SINK_RAISE = 1e-3, 0.1

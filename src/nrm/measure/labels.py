@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nrm.errors import NrmError, QuestionError
-from nrm.measure.frame import Frame
+from nrm.questions.frame import Frame
 
 Names = tuple[str, ...] | tuple[tuple[str, ...], ...]
 """One name per channel or position, or one such list per sample."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from nrm.capture import Node
-from nrm.measure.sweep import Base
-from nrm.measure.values import Layer
+from nrm.questions.sweep import Base
+from nrm.questions.values import Layer
 from nrm.rules import Network
 
 

@@ -16,19 +16,19 @@ from tqdm.auto import tqdm
 from nrm.capture import Tape, plain_execution
 from nrm.capture import capture as capture_model
 from nrm.errors import NrmWarning, PrecisionError, QuestionError
-from nrm.measure.answer import Answerer
 from nrm.measure.check import Check, check_measure
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.memory import memory_bound
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
-from nrm.measure.plan import Plan, make_plan
-from nrm.measure.question import Stop, stops_for
 from nrm.measure.show import as_html, as_text, measure_rows, outputs_text
-from nrm.measure.sweep import Base, Kept, Site
 from nrm.measure.target import Target, excluded, read_target
-from nrm.measure.values import Layer, Partition, Set
+from nrm.questions.answer import Answerer
+from nrm.questions.plan import Plan, make_plan
+from nrm.questions.stops import Stop, stops_for
+from nrm.questions.sweep import Base, Kept, Site
+from nrm.questions.values import Layer, Partition, Set
 from nrm.rules import Network, resolve
 
 Argument = Layer | Set | Partition

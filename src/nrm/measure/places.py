@@ -9,10 +9,10 @@ import torch
 
 from nrm.capture import Combine, Linear, Node, Pointwise, Source, Tape, unknown_layer
 from nrm.errors import QuestionError
-from nrm.measure.frame import Frame
 from nrm.measure.layers import Cut
-from nrm.measure.sweep import Base, Kept, Site
-from nrm.measure.values import SKIP, Layer
+from nrm.questions.frame import Frame
+from nrm.questions.sweep import Base, Kept, Site
+from nrm.questions.values import SKIP, Layer
 from nrm.rules import Network
 
 PORTS = ("bias", "offset", "sink")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from nrm.errors import MassError, QuestionError
-from nrm.measure.frame import Frame
-from nrm.measure.values import Set
+from nrm.questions.frame import Frame
+from nrm.questions.values import Set
 
 SPREADS = ("logits", "softmax")
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nrm.measure import Layer, Measure, measure
+from nrm.measure import Measure, measure
 from nrm.operators import Convolution, Dense, LinearMap
 from nrm.operators.maps import Change
+from nrm.questions import Layer
 from nrm.rules import Rule
 from nrm.rules.rules import NEGATIVE, POSITIVE
 

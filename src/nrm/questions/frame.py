@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.measure.values import Fixed, Partition, Set, Span
+from nrm.questions.values import Fixed, Partition, Set, Span
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select
 from nrm.capture.axes import through
-from nrm.measure.sweep import Pushed, Site, between
 from nrm.operators import LinearMap, has_table
+from nrm.questions.sweep import Pushed, Site, between
 from nrm.rules import Arrivals, Network, Pass
 
 

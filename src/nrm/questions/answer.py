@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from nrm.errors import MemoryLimitError
-from nrm.measure.adjacent import adjacent_table
-from nrm.measure.plan import Plan
-from nrm.measure.question import Stop, axes_of
-from nrm.measure.sweep import Base, Pushed, arrivals_at, pull_to, relevance_at
+from nrm.questions.adjacent import adjacent_table
+from nrm.questions.plan import Plan
+from nrm.questions.stops import Stop, axes_of
+from nrm.questions.sweep import Base, Pushed, arrivals_at, pull_to, relevance_at
 from nrm.rules import Arrivals, Network
 
 Ranges = tuple[range, ...]

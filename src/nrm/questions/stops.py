@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.measure.frame import Blocks, Frame
-from nrm.measure.sweep import Site
-from nrm.measure.values import Layer, Partition, Set
+from nrm.questions.frame import Blocks, Frame
+from nrm.questions.sweep import Site
+from nrm.questions.values import Layer, Partition, Set
 
 
 @dataclass(eq=False)

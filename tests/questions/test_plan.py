@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import nrm
-from nrm.measure.answer import Answerer
 from nrm.measure.measure import Measure
-from nrm.measure.question import stops_for
+from nrm.questions.answer import Answerer
+from nrm.questions.stops import stops_for
 
 LAYERS = ("input", "c1", "r1", "c2", "b2", "/add", "c3", "fc")
 

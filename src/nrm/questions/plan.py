@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nrm.capture import Combine, Linear
-from nrm.measure.adjacent import mixing_steps
-from nrm.measure.question import Stop
-from nrm.measure.sweep import Site, between
 from nrm.operators import Convolution, Dense
+from nrm.questions.adjacent import mixing_steps
+from nrm.questions.stops import Stop
+from nrm.questions.sweep import Site, between
 from nrm.rules import Network
 
 

@@ -1,0 +1,5 @@
+"""Layers, sets and partitions; how a question about them is planned and answered by messages."""
+
+from nrm.questions.values import Layer, Partition, Set
+
+__all__ = ["Layer", "Partition", "Set"]
