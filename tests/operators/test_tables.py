@@ -1,4 +1,4 @@
-"""Channel tables against the materialised matrix."""
+"""Channel tables, and steps on one channel at a time, against the materialised matrix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nrm.operators import Convolution, Dense, LinearMap, channel_table
+from nrm.operators import Convolution, Dense, LinearMap, apply_by_channel, channel_table, transpose_by_channel
 from nrm.testing import materialize
 
 
@@ -39,7 +39,7 @@ def brute(map: LinearMap, a: Tensor, d: Tensor, channel: int) -> Tensor:
 @pytest.mark.parametrize(
     "shape",
     [(3, 4, 1, 1, 0, 1, False), (4, 6, 2, 2, 1, 1, False), (4, 4, 4, 1, 1, 2, False), (4, 6, 2, 2, 1, 1, True),
-     (3, 2, 1, 1, 0, 1, True)],
+     (3, 2, 1, 1, 0, 1, True), (2, 3, 1, 3, 0, 1, False), (3, 3, 1, 2, 2, 2, False), (2, 2, 1, 2, 3, 1, True)],
 )  # fmt: skip
 def test_convolutions(shape: tuple[int, int, int, int, int, int, bool], flat: bool) -> None:
     map = conv(*shape)
@@ -59,3 +59,27 @@ def check(map: LinearMap, channel: int) -> None:
     expected = torch.stack([brute(map, a[k], d[k], channel) for k in range(3)])
     torch.testing.assert_close(channel_table(map, a, d), expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(channel_table(map, a[:1], d)[1], brute(map, a[0], d[1], channel), rtol=0, atol=1e-12)
+    check_by_channel(map, a, d, channel)
+
+
+def check_by_channel(map: LinearMap, a: Tensor, d: Tensor, channel: int) -> None:
+    rows = [2, 0] if min(map.inside[channel], map.outside[channel]) > 2 else [1, 0]
+
+    def only(field: Tensor, row: int) -> Tensor:
+        kept = torch.zeros_like(field)
+        kept.select(channel + 1, row).copy_(field.select(channel + 1, row))
+        return kept
+
+    down = torch.stack([map.transpose(only(d, r)) for r in rows], 1).flatten(0, 1)
+    torch.testing.assert_close(transpose_by_channel(map, d, rows), down, rtol=0, atol=1e-12)
+    up = torch.stack([map.apply(only(a, r)) for r in rows]).flatten(0, 1)
+    torch.testing.assert_close(apply_by_channel(map, a, rows), up, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_one_channel_at_a_time_without_batch_axis(transposed: bool) -> None:
+    batched = conv(4, 6, 2, 2, 1, 1, transposed)
+    map = Convolution(batched.inside[1:], batched.outside[1:], batched.weight, (2, 2), (1, 1), (1, 1), 2, transposed)
+    generator = torch.Generator().manual_seed(3)
+    a, d = (torch.randn(2, *s, dtype=torch.float64, generator=generator) for s in (map.inside, map.outside))
+    check_by_channel(map, a, d, 0)

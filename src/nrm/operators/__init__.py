@@ -4,6 +4,7 @@ Every step of a relevance measure is built from such maps. A map acts on tensors
 *stack*: many messages are carried at once by folding them there.
 """
 
+from nrm.operators.by_channel import apply_by_channel, transpose_by_channel
 from nrm.operators.convolution import Convolution, FlatConvolution, convolution_in
 from nrm.operators.maps import Centering, Composed, Dense, Function, Identity, LinearMap, Matmul, Reduce
 from nrm.operators.movement import Expand, Gather, Permute, Place, Reshape, Slice
@@ -26,7 +27,9 @@ __all__ = [
     "Reduce",
     "Reshape",
     "Slice",
+    "apply_by_channel",
     "channel_table",
     "convolution_in",
     "has_table",
+    "transpose_by_channel",
 ]
