@@ -90,7 +90,8 @@ def _scattered(conv: Convolution, one: Tensor, weight: Tensor, space: Sequence[i
     """The adjoint of a convolution to one channel: the field with zeros between its strides, under turned weights."""
     axes = range(2, one.ndim)
     stuffed = one.new_zeros(*one.shape[:2], *((one.shape[a] - 1) * conv.stride[a - 2] + 1 for a in axes))
-    stuffed[(..., *(slice(None, None, s) for s in conv.stride))] = one
+    places: list[slice] = [slice(None)] * 2 + [slice(None, None, s) for s in conv.stride]
+    stuffed[tuple(places)] = one
     edges: list[int] = []
     for a in reversed(axes):
         reach = conv.dilation[a - 2] * (weight.shape[a] - 1)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select
-from nrm.capture.axes import through
-from nrm.operators import LinearMap, has_table
+from nrm.capture import Linear
+from nrm.questions.channels import keeps_channels, mixes_channels
 from nrm.questions.sweep import Pushed, Site, between
-from nrm.rules import Arrivals, Network, Pass
+from nrm.rules import Arrivals, Network
 
 
 def mixing_steps(network: Network, low: Site, high: Site) -> list[int] | None:
@@ -26,57 +25,15 @@ def mixing_steps(network: Network, low: Site, high: Site) -> list[int] | None:
     for i in sorted(route - {low.node}):
         node = nodes[i]
         most = max(passed[j] for j in node.inputs if j in route)
-        if _can_tabulate(network, node):
+        if mixes_channels(network, node):
             most += 1
             found.append(i)
-        elif not all(_keeps_channels(network, node, p) for p, j in enumerate(node.inputs) if j in route):
+        elif not all(keeps_channels(network, node, p) for p, j in enumerate(node.inputs) if j in route):
             return None
         if most > 1:
             return None
         passed[i] = most
     return found or None
-
-
-def _can_tabulate(network: Network, node: Node) -> bool:
-    if not isinstance(node.op, Linear) or not has_table(node.op.map):
-        return False
-    passes = isinstance(network.rules.leaf_rule(node.index), Pass)
-    return not passes and _standard_axes(node, network.tape.nodes[node.inputs[0]])
-
-
-def _standard_axes(node: Node, source: Node) -> bool:
-    """Whether the step's batch and channel axes are the ones that its channel table assumes."""
-    assert isinstance(node.op, Linear)
-    if node.op.kind == "linear":
-        axes = (node.value.ndim - 1, source.value.ndim - 1)
-        sample = 0 if node.value.ndim > 1 else None
-    else:
-        weight = node.op.map.weight  # type: ignore[attr-defined]
-        axes = (node.value.ndim - weight.ndim + 1,) * 2
-        sample = 0 if node.value.ndim == weight.ndim else None
-    return (node.channel, source.channel) == axes and node.sample == source.sample == sample
-
-
-def _keeps_channels(network: Network, node: Node, position: int) -> bool:
-    """Whether channel c of the input reaches channel c of the output only."""
-    source = network.tape.nodes[node.inputs[position]]
-    if source.channel is None or node.channel is None or source.sample != node.sample:
-        return False
-    if source.shape[source.channel] != node.shape[node.channel]:
-        return False
-    op = node.op
-    move: LinearMap | None = None
-    if isinstance(op, Combine):
-        move = op.terms[position].move
-    elif isinstance(op, Multiply):
-        move = op.moves[position]
-    elif isinstance(op, Linear):
-        return op.kind == "pool" and node.channel == source.channel
-    elif isinstance(op, Select):
-        return op.reduce is None and node.channel == source.channel
-    elif not isinstance(op, Pointwise):
-        return False
-    return through(move, source.channel) == node.channel
 
 
 def adjacent_table(

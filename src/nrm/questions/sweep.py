@@ -7,13 +7,14 @@ dropped, because a walk that bypasses the site is not in the event.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from nrm.capture import plain_execution
-from nrm.rules import EVERYTHING, Arrivals, Network, Values, outer
+from nrm.capture import Linear, plain_execution
+from nrm.questions.channels import keeps_channels, mixes_channels, one_hot
+from nrm.rules import EVERYTHING, Arrivals, Delivery, Network, Values, outer
 
 
 @dataclass(frozen=True)
@@ -118,13 +119,18 @@ def _by_edge(network: Network, site: Site, above: Arrivals) -> Arrivals | None:
     return total
 
 
-def between(network: Network, low: int, high: int) -> set[int]:
-    """The nodes on walks from ``low`` up to ``high``, both included."""
-    nodes = network.tape.nodes
-    above = {low}
-    for i in range(low + 1, high + 1):
+def reachable(network: Network, low: int, high: int | None = None) -> set[int]:
+    """The nodes on walks from ``low`` upward, itself included, as far as ``high``."""
+    nodes, above = network.tape.nodes, {low}
+    for i in range(low + 1, len(nodes) if high is None else high + 1):
         if any(j in above for j in nodes[i].inputs):
             above.add(i)
+    return above
+
+
+def between(network: Network, low: int, high: int) -> set[int]:
+    """The nodes on walks from ``low`` up to ``high``, both included."""
+    nodes, above = network.tape.nodes, reachable(network, low, high)
     below = {high}
     for i in range(high, low, -1):
         if i in below:
@@ -132,8 +138,14 @@ def between(network: Network, low: int, high: int) -> set[int]:
     return above & below
 
 
-def pull_to(network: Network, start: Site, arrivals: Arrivals, goal: Site) -> Arrivals | None:
-    """Carries what is at one site down to another one; what cannot get there is dropped on the way."""
+def pull_to(
+    network: Network, start: Site, arrivals: Arrivals, goal: Site, rows: Sequence[int] | None = None
+) -> Arrivals | None:
+    """Carries what is at one site down to another one; what cannot get there is dropped on the way.
+
+    With ``rows``, every one of these channels of the start is carried by itself, on the stack: together as long as
+    steps keep channels apart, spelled out from the first one that mixes them.
+    """
     if start.port or goal.order >= start.order:
         return None
     top = start.node
@@ -143,8 +155,14 @@ def pull_to(network: Network, start: Site, arrivals: Arrivals, goal: Site) -> Ar
     route = between(network, last, top)
     if top not in route or last not in route:
         return None
-    live = {top: arrivals}
+    live = {top: arrivals} if rows is None else {}
+    together = {} if rows is None else {top: arrivals}
     for i in range(top, last - 1, -1):
+        if i in together:
+            assert rows is not None
+            for apart, delivery in _told_apart(network, i, together.pop(i), rows, route, i == last):
+                if delivery.to in route:
+                    (live if apart else together).setdefault(delivery.to, Arrivals()).add(delivery.arrivals)
         if i not in live or i not in route:
             continue
         if i == last and goal.consumer is None and not goal.port:
@@ -161,18 +179,40 @@ def pull_to(network: Network, start: Site, arrivals: Arrivals, goal: Site) -> Ar
     return None
 
 
+def _told_apart(
+    network: Network, i: int, here: Arrivals, rows: Sequence[int], route: set[int], at_goal: bool
+) -> Iterator[tuple[bool, Delivery]]:
+    """One step of channels that travel together: what comes out, and whether the channels are spelled out there."""
+    node = network.tape.nodes[i]
+    if not at_goal and mixes_channels(network, node):
+        assert isinstance(node.op, Linear)
+        message = network.blocks.pull_by_channel(i, node.op, network.densities(i, here), rows)
+        yield True, Delivery(node.inputs[0], Arrivals(message))
+    elif not at_goal and all(keeps_channels(network, node, p) for p, j in enumerate(node.inputs) if j in route):
+        yield from ((False, delivery) for delivery in network.pull(i, here)[0])
+    else:
+        yield True, Delivery(i, here.masked(one_hot(node, rows)))
+
+
 class Pushed:
     """The values of one event at a site, and of all events below it, on the way up.
 
-    ``mask`` is ``(K, *shape)``; values above the site are computed by :meth:`rise_to`, in order.
+    ``mask`` is ``(K, *shape)``; values above the site are computed by :meth:`rise_to`, in order. With ``rows``, every
+    one of these channels of the site is an event by itself, on the stack. Their values are kept together as long as
+    steps keep channels apart.
     """
 
-    def __init__(self, network: Network, site: Site, mask: Tensor, lower: Pushed | None) -> None:
+    def __init__(
+        self, network: Network, site: Site, mask: Tensor, lower: Pushed | None, rows: Sequence[int] | None = None
+    ) -> None:
         self._network = network
         self._site = site
         self._mask = mask
         self._lower = lower
+        self._rows = rows
         self._values: dict[int, Tensor] = {}
+        self._together: set[int] = set() if rows is None else {site.node}
+        self._above = set() if rows is None else reachable(network, site.node)
         self._start = self._first()
 
     def _first(self) -> Tensor | None:
@@ -189,6 +229,12 @@ class Pushed:
         """The events below this one."""
         return self._lower
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the values, those of the events below included."""
+        own = sum(v.numel() * v.element_size() for v in self._values.values())
+        return own + (0 if self._lower is None else self._lower.nbytes)
+
     def sits_on(self, node: int) -> bool:
         """Whether the event is a set of this very tensor."""
         return self._site == Site(node)
@@ -197,46 +243,80 @@ class Pushed:
         """The value at a higher site, before that site's own mask."""
         self.rise_to([site.node])
         if site.node == self._site.node and not self._site.port:
-            return self._start if self._site.consumer in (None, site.consumer) else None
-        return self._values.get(site.node)
+            return self._spelled(site.node, self._start) if self._site.consumer in (None, site.consumer) else None
+        return self._spelled(site.node, self._values.get(site.node))
 
     def masked(self, relevance: Tensor) -> Tensor:
         """A relevance at the site, restricted to the event there."""
-        return outer(relevance, self._mask)
+        return outer(relevance, self.mask)
+
+    @property
+    def mask(self) -> Tensor:
+        """The event's own masks."""
+        mask = self._spelled(self._site.node, self._mask)
+        assert mask is not None
+        return mask
+
+    def _spelled(self, i: int, value: Tensor | None) -> Tensor | None:
+        """The values of a tensor with every channel by itself."""
+        if value is None or self._rows is None or i not in self._together:
+            return value
+        return outer(one_hot(self._network.tape.nodes[i], self._rows), value)
 
     def rise_to(self, goals: Iterable[int]) -> Pushed:
-        """Computes the values of everything between the site and the goals."""
+        """Computes the values that are needed of everything between the site and the goals."""
         network, first = self._network, self._site.node if self._site.port else self._site.node + 1
         wanted = set(goals)
-        if not wanted:
-            return self
-        last = max(wanted)
         route: set[int] = set()
         for goal in wanted:
             if goal >= self._site.node:
                 route |= between(network, self._site.node, goal)
-        for i in range(first, last + 1):
-            if i in route and i not in self._values:
-                value = network.value(i, self)
+        for i in sorted(_needed(network, wanted, route)):
+            if i >= first and i not in self._values:
+                keep = self._keeps(i)
+                value = network.value(i, _Together(self) if keep else self)
                 if value is not None:
                     self._values[i] = value
+                    self._together.update({i} if keep else ())
         return self
+
+    def _keeps(self, i: int) -> bool:
+        """Whether the channels of everything that leads into a node are together, and stay so in it."""
+        if self._rows is None or self._site.port:
+            return False
+        node = self._network.tape.nodes[i]
+        live = [(p, j) for p, j in enumerate(node.inputs) if j in self._above]
+        return all(j in self._together and keeps_channels(self._network, node, p) for p, j in live)
 
     # ---- the protocol of Values ------------------------------------------------------------------------------
 
     def at(self, i: int, consumer: int) -> Tensor | None:
         """The value of a tensor as one of its consumers sees it."""
+        return self._spelled(i, self.kept(i, consumer))
+
+    def kept(self, i: int, consumer: int) -> Tensor | None:
+        """The same as it is kept: channels may be together."""
         if i == self._site.node and not self._site.port:
             return self._start if self._site.consumer in (None, consumer) else None
         return self._values.get(i)
 
+    def together(self, i: int, consumer: int) -> tuple[Tensor, Sequence[int]] | None:
+        """The value of all channels in one tensor, and which ones to tell apart; None if they are apart already."""
+        value = self.kept(i, consumer)
+        if self._rows is None or value is None or i not in self._together:
+            return None
+        return (value, self._rows) if mixes_channels(self._network, self._network.tape.nodes[consumer]) else None
+
     def enter(self, i: int, consumer: int) -> tuple[Values, Tensor] | None:
         """A fused step passes the site: beneath it only the lower events count."""
-        if i != self._site.node or self._site.port or self._site.consumer not in (None, consumer):
+        return self._enter(i, consumer, self.mask) if i == self._site.node else None
+
+    def _enter(self, i: int, consumer: int, mask: Tensor) -> tuple[Values, Tensor] | None:
+        if self._site.port or self._site.consumer not in (None, consumer):
             return None
-        lower, mask = self._lower, self._mask
+        lower = self._lower
         if lower is not None and lower.sits_on(i):  # an edge above a set of its own tensor
-            mask, lower = outer(mask, lower._mask), lower._lower
+            mask, lower = outer(mask, lower.mask), lower._lower
         return (EVERYTHING if lower is None else lower), mask
 
     def drains(self, i: int) -> list[tuple[str, Tensor]]:
@@ -244,6 +324,55 @@ class Pushed:
         if self._site.port and i == self._site.node and self._start is not None:
             return [(self._site.port, self._start)]
         return []
+
+
+class _Together:
+    """The same values, channels together: what a step sees that keeps them apart."""
+
+    def __init__(self, pushed: Pushed) -> None:
+        self._pushed = pushed
+
+    def at(self, i: int, consumer: int) -> Tensor | None:
+        return self._pushed.kept(i, consumer)
+
+    def together(self, i: int, consumer: int) -> None:
+        return None
+
+    def enter(self, i: int, consumer: int) -> tuple[Values, Tensor] | None:
+        pushed = self._pushed
+        return pushed._enter(i, consumer, pushed._mask) if i == pushed._site.node else None
+
+    def drains(self, i: int) -> list[tuple[str, Tensor]]:
+        return self._pushed.drains(i)
+
+
+def _needed(network: Network, wanted: set[int], route: set[int]) -> set[int]:
+    """The tensors whose values are read on the way to the wanted ones; the inside of a fused step is not."""
+    needed = wanted & route
+    for i in sorted(route, reverse=True):
+        if i in needed:
+            needed.update(j for j in _reads(network, i) if j in route)
+    return needed
+
+
+def _reads(network: Network, i: int) -> Iterator[int]:
+    """The tensors whose values make up the value of a node."""
+    fused = network.rules.is_terminal(i)
+    for j in network.tape.nodes[i].inputs:
+        if fused and network.rules.open[j] and not isinstance(network.tape.nodes[i].op, Linear):
+            yield from _leaves(network, j)
+        else:
+            yield j
+
+
+def _leaves(network: Network, i: int) -> Iterator[int]:
+    """The tensors that the blocks of an open tensor read."""
+    node = network.tape.nodes[i]
+    for j in node.inputs:
+        if network.rules.open[j] and not isinstance(node.op, Linear):
+            yield from _leaves(network, j)
+        else:
+            yield j
 
 
 def relevance_at(network: Network, site: Site, arrivals: Arrivals, lower: Pushed | None) -> Tensor | None:
@@ -255,15 +384,5 @@ def relevance_at(network: Network, site: Site, arrivals: Arrivals, lower: Pushed
     if lower.sits_on(site.node):  # the site is an edge, the event below it a set of the same tensor
         relevance = relevance_at(network, site, arrivals, lower.lower)
         return None if relevance is None else lower.masked(relevance)
-    lower.rise_to([*network.tape.nodes[site.node].inputs, *_interior(network, site.node)])
+    lower.rise_to([*network.tape.nodes[site.node].inputs, *_leaves(network, site.node)])
     return network.relevance(site.node, arrivals, lower)
-
-
-def _interior(network: Network, i: int) -> list[int]:
-    """The tensors whose values a rise into node i reads: the inputs of the blocks of its columns."""
-    node, found = network.tape.nodes[i], []
-    for j in node.inputs:
-        found.append(j)
-        if network.rules.open[j]:
-            found += _interior(network, j)
-    return found

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from nrm.capture import Combine, Linear, Select
-from nrm.operators import Convolution, Dense, Identity, LinearMap, channel_table
+from nrm.operators import (
+    Convolution,
+    Dense,
+    Identity,
+    LinearMap,
+    apply_by_channel,
+    channel_table,
+    transpose_by_channel,
+)
 from nrm.rules.assignment import Assignment
 from nrm.rules.density import (
     EVERYTHING,
@@ -42,8 +52,9 @@ class Blocks:
         """The unnormalized push into an additive step: for every key, ``sum_k V_k(a_k * v)`` of the blocks below."""
         node = self.tape.nodes[i]
         if isinstance(node.op, Linear):
-            own = effective(self.rules.leaf_rule(i), override)
-            return self._rise_block(node.op.map, node.inputs[0], own, keys, below.at(node.inputs[0], i), absolute)
+            own, j = effective(self.rules.leaf_rule(i), override), node.inputs[0]
+            v, rows = below.together(j, i) or (below.at(j, i), None)
+            return self._rise_block(node.op.map, j, own, keys, v, absolute, rows)
         assert isinstance(node.op, Combine)
         rule = self.rules.plain_rule(i, rule)
         total: Density = {}
@@ -71,8 +82,10 @@ class Blocks:
         return total
 
     def _rise_block(
-        self, map: LinearMap, j: int, rule: Rule, keys: set[Key], v: Tensor | None, absolute: bool
-    ) -> Density:
+        self, map: LinearMap, j: int, rule: Rule, keys: set[Key], v: Tensor | None, absolute: bool,
+        rows: Sequence[int] | None = None,
+    ) -> Density:  # fmt: skip
+        """The same of one block; with ``rows``, for every one of these input channels by itself."""
         total: Density = {}
         if v is None:
             return total
@@ -81,7 +94,8 @@ class Blocks:
                 a, linear = factor.a, factor.map
                 if absolute:
                     a, linear = absolute_of(a), linear.reweight(torch.abs)
-                entry = linear.apply(self._weighted(a, v, j))
+                x = self._weighted(a, v, j)
+                entry = linear.apply(x) if rows is None else apply_by_channel(linear, x, rows)
                 slot = (key, factor.group)
                 total[slot] = total[slot] + entry if slot in total else entry
         return total
@@ -125,6 +139,11 @@ class Blocks:
         """The density that has arrived at a linear step, as relevance of its input."""
         return self._block(op.map, self.tape.nodes[i].inputs[0], self._collected(i, packets))
 
+    def pull_by_channel(self, i: int, op: Linear, packets: list[Packet], rows: Sequence[int]) -> Tensor:
+        """The same for every one of these output channels by itself, ``(K R, *shape)``."""
+        collected = self._collected(i, packets)
+        return self._block(op.map, self.tape.nodes[i].inputs[0], collected, rows)
+
     def table(self, i: int, op: Linear, packets: list[Packet], v: Tensor) -> Tensor:
         """The same for every pair of channels at once, jointly with an event whose values at the input are ``v``.
 
@@ -156,13 +175,15 @@ class Blocks:
                     collected[slot] = collected[slot] + d if slot in collected else d
         return collected
 
-    def _block(self, map: LinearMap, j: int, collected: dict[tuple[Rule, Key, int], Tensor]) -> Tensor:
+    def _block(
+        self, map: LinearMap, j: int, collected: dict[tuple[Rule, Key, int], Tensor], rows: Sequence[int] | None = None
+    ) -> Tensor:
         total: Tensor | None = None
         for rule, key in dict.fromkeys((rule, key) for rule, key, _ in collected):
             for factor in self._factors(rule, key, map, j):
                 d = collected.get((rule, key, factor.group))
                 if d is not None:
-                    part = factor.map.transpose(d)
+                    part = factor.map.transpose(d) if rows is None else transpose_by_channel(factor.map, d, rows)
                     if isinstance(factor.a, Tensor) and isinstance(factor.map, Convolution | Dense):
                         part.mul_(factor.a)  # a fresh tensor: no need for another one
                     elif isinstance(factor.a, Tensor) or factor.a != 1:
@@ -170,7 +191,7 @@ class Blocks:
                     total = part if total is None else total + part
         if total is None:
             first = next(iter(collected.values()), None)
-            stack = 1 if first is None else first.shape[0]
+            stack = (1 if first is None else first.shape[0]) * (1 if rows is None else len(rows))
             total = self.tape.nodes[j].value.new_zeros(stack, *self.tape.nodes[j].shape)
         return total
 

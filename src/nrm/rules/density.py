@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -52,11 +53,14 @@ class Delivery(NamedTuple):
 class Values(Protocol):
     """What a push has computed so far: the relevance of an event below, given a neuron.
 
-    ``at`` is the value of a tensor as one of its consumers sees it (None: 0). ``enter`` says whether the event
-    restarts at a tensor inside a fused step: then only what lies beneath it counts there, times a mask.
+    ``at`` is the value of a tensor as one of its consumers sees it (None: 0). ``together`` gives the values of many
+    channels in one tensor, and which ones to tell apart, to a consumer that can do so at once. ``enter`` says whether
+    the event restarts at a tensor inside a fused step: then only what lies beneath it counts there, times a mask.
     """
 
     def at(self, i: int, consumer: int) -> Tensor | None: ...
+
+    def together(self, i: int, consumer: int) -> tuple[Tensor, Sequence[int]] | None: ...
 
     def enter(self, i: int, consumer: int) -> tuple[Values, Tensor] | None: ...
 
@@ -69,6 +73,10 @@ class Everything:
     def at(self, i: int, consumer: int) -> Tensor | None:
         """1, for every neuron."""
         return torch.ones(())
+
+    def together(self, i: int, consumer: int) -> None:
+        """Nothing to tell apart."""
+        return
 
     def enter(self, i: int, consumer: int) -> tuple[Values, Tensor] | None:
         """Nothing restarts."""
