@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import nrm
 from nrm.measure.measure import Measure
 from nrm.questions.answer import Answerer
+from nrm.questions.plan import make_plan
 from nrm.questions.stops import stops_for
 
 LAYERS = ("input", "c1", "r1", "c2", "b2", "/add", "c3", "fc")
@@ -40,13 +41,13 @@ def network(rules: str, bias: str) -> Measure:
     return nrm.measure(model, x, rules=rules, bias=bias, target="softmax")
 
 
-def answers(R: Measure, *arguments: object) -> dict[str, Tensor]:
+def answers(R: Measure, *arguments: object, memory: int = 10**9) -> dict[str, Tensor]:
     """The answer by every strategy that can give it."""
     stops = stops_for(arguments, R._places.resolve)
     found = {}
-    for strategy in ("contract", *(f"read {k}" for k in range(len(stops)))):
+    for strategy in ("contract", *(f"{kind} {k}" for k in range(len(stops)) for kind in ("contract", "read"))):
         try:
-            plan = R._plan(stops, strategy)
+            plan = make_plan(R._network, stops, memory=memory, kept=True, strategy=strategy)
         except AssertionError:
             continue
         answerer = Answerer(R._network, R.base, memory=10**9, progress=lambda chunks, _: chunks)
@@ -89,6 +90,79 @@ def test_three_layers_and_chosen_blocks_agree() -> None:
     torch.testing.assert_close(full.sum(1), R(b.channels, c.channels), rtol=0, atol=1e-12)
     for strategy, table in answers(R, a.channels[[5, 1]], b.channels, c.channels[1:3]).items():
         torch.testing.assert_close(table, full[:, [5, 1], :, 1:3], rtol=0, atol=1e-12, msg=strategy)
+
+
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+@pytest.mark.parametrize("rules", ["epsilon-plus-flat", "epsilon-gamma-box", "lrp-0"])
+@pytest.mark.parametrize("memory", [10**9, 30_000])
+def test_tables_of_three_layers_agree_at_every_meeting_place(rules: str, memory: int) -> None:
+    R = network(rules, "input")
+    channel_labels = torch.tensor([2, 0, 0, 1, -1, 2])
+    for names in ("r1 c2 c3", "input r1 /add", "c1 b2 fc", "c2 /add c3", "c1 r1 p"):
+        layers = [nrm.layer(name) for name in names.split()]
+        kinds = [
+            [layer.channels for layer in layers],
+            [layers[0].channels, layers[1].positions, layers[2].channels],
+            [layers[0].positions, layers[1].channels, layers[2]],
+            [layers[0].channels, layers[1].groups(mosaic(R, layers[1])), layers[2].channels],
+            [layers[0].channels, layers[1].all, layers[2].channels],
+        ]
+        for partitions in kinds if memory == 10**9 else kinds[:1]:
+            if names.endswith("fc") and partitions[0].kind == "positions":
+                continue
+            found = answers(R, *partitions, memory=memory)
+            reference = found["read 0"]
+            assert float(reference.abs().max()) > 0
+            for strategy, table in found.items():
+                difference = float((table - reference).abs().max())
+                assert difference < 1e-10, f"{partitions}: {strategy} differs by {difference}"
+    pairs = answers(R, nrm.layer("r1").groups(channel_labels[:, None, None]), nrm.layer("c2").channels, memory=memory)
+    assert "contract" in pairs
+    full = R(nrm.layer("r1").channels, nrm.layer("c2").channels)
+    expected = torch.stack([full[:, channel_labels == g].sum(1) for g in range(3)], 1)
+    for table in pairs.values():
+        torch.testing.assert_close(table, expected, rtol=0, atol=1e-11)
+
+
+def mosaic(R: Measure, layer: nrm.Layer) -> Tensor:
+    """Labels that cut through channels and positions, different for every sample, some neurons left out."""
+    shape = R.values(layer).shape
+    return torch.randint(-1, 3, shape, generator=torch.Generator().manual_seed(4))
+
+
+def test_channel_groups_of_each_sample_are_contracted() -> None:
+    R = network("epsilon-plus", "input")
+    a, b = nrm.layer("r1"), nrm.layer("c2")
+    labels = torch.randint(-1, 3, (2, 6, 1, 1), generator=torch.Generator().manual_seed(5)).expand(2, 6, 10, 10)
+    found = answers(R, a.groups(labels), b.channels)
+    assert set(found) > {"contract", "read 0"}
+    for table in found.values():
+        torch.testing.assert_close(table, found["read 0"], rtol=0, atol=1e-12)
+
+
+def test_blocks_without_any_message_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 3)).double()
+    with torch.no_grad():
+        model[0].bias[:] = 2.0
+        model[0].bias[[1, 4]] = -100.0  # these neurons never fire
+    R = nrm.measure(model, torch.rand(2, 5, dtype=torch.float64))
+    stacks = []
+    pull = nrm.rules.network.Network.pull
+
+    def watched(self: object, i: int, arrivals: object) -> object:
+        stacks.append(arrivals.message.shape[0])  # type: ignore[attr-defined]
+        return pull(self, i, arrivals)  # type: ignore[arg-type]
+
+    R.base
+    monkeypatch.setattr("nrm.rules.network.Network.pull", watched)
+    stops = stops_for((R["1"].groups(torch.arange(6)), R.input), R._places.resolve)
+    answerer = Answerer(R._network, R.base, memory=10**9, progress=lambda chunks, _: chunks)
+    with torch.no_grad():
+        table = answerer.table(make_plan(R._network, stops, memory=10**9, kept=True, strategy="read 1"))
+    assert max(stacks) <= 4
+    assert torch.equal(table[:, [1, 4]], torch.zeros(2, 2, 5, dtype=torch.float64))
+    torch.testing.assert_close(table.sum(1), R(R.input, R["1"].all), rtol=0, atol=1e-12)
 
 
 def test_a_plan_computes_nothing_and_says_what_it_would(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,57 +55,66 @@ def _one_hot(conv: Convolution, field: Tensor, rows: Sequence[int]) -> Tensor:
 
 
 def _by_channel(conv: Convolution, field: Tensor, rows: Sequence[int], toward_input: bool) -> Tensor:
-    """``(K, R, *other side)``; a convolution of one channel at a time, within the groups it belongs to."""
+    """``(K, R, *other side)``: for every channel, its windows times its weights, as one batch of matrix products."""
     goal = conv.inside if toward_input else conv.outside
     space = conv.weight.ndim - 2
     axis = field.ndim - space - 1
-    inputs, outputs = (s[len(s) - space - 1] // conv.groups for s in (conv.inside, conv.outside))
-    here, there = (outputs, inputs) if toward_input else (inputs, outputs)
-    result = (field.new_zeros if conv.groups > 1 else field.new_empty)(field.shape[0], len(rows), *goal)
-    for r, channel in enumerate(rows):
-        group = channel // here
-        one = field.select(axis, channel).reshape(-1, 1, *field.shape[axis + 1 :])
-        weight = _weights_of(conv, channel, group, toward_input)
-        many = _scattered if toward_input != conv.transposed else _gathered
-        found = many(conv, one, weight, goal[len(goal) - space :])
-        place = result[:, r].narrow(len(goal) - space, group * there, there)
-        place.copy_(found.reshape(place.shape))
-    return result
+    at = torch.as_tensor(rows, device=field.device)
+    ones = field.index_select(axis, at).reshape(-1, len(rows), *field.shape[axis + 1 :])
+    weight = _weights_of(conv, at, toward_input)
+    if toward_input != conv.transposed:
+        windows = _windows(_stuffed(conv, ones, goal[len(goal) - space :]), conv, (1,) * space)
+        weight = weight.flip(*range(2, weight.ndim))
+    else:
+        edges = [p for padding in reversed(conv.padding) for p in (padding, padding)]
+        windows = _windows(torch.nn.functional.pad(ones, edges), conv, conv.stride)
+    found = torch.bmm(weight.flatten(2), windows.flatten(space + 1).flatten(1, space))
+    found = found.view(len(rows), -1, ones.shape[0], *goal[len(goal) - space :]).movedim(2, 0)
+    full = _in_groups(conv, found, rows, toward_input)
+    return full.reshape(field.shape[0], -1, *full.shape[1:]).transpose(1, 2).reshape(field.shape[0], len(rows), *goal)
 
 
-def _weights_of(conv: Convolution, channel: int, group: int, toward_input: bool) -> Tensor:
-    """The weights between one channel and all channels of its group on the other side: ``(others, 1, *offsets)``."""
-    outer, inner = conv.weight.shape[0] // conv.groups, conv.weight.shape[1]
+def _weights_of(conv: Convolution, rows: Tensor, toward_input: bool) -> Tensor:
+    """The weights between each channel and all channels of its group on the other side: ``(R, others, *offsets)``."""
     if toward_input != conv.transposed:  # the channel is on the first axis of the weight
-        return conv.weight[channel][:, None]
-    return conv.weight[group * outer : (group + 1) * outer, channel % inner][:, None]
+        return conv.weight.index_select(0, rows)
+    outer, inner = conv.weight.shape[0] // conv.groups, conv.weight.shape[1]
+    grouped = conv.weight.reshape(conv.groups, outer, *conv.weight.shape[1:])
+    return grouped[rows // inner, :, rows % inner]
 
 
-def _gathered(conv: Convolution, one: Tensor, weight: Tensor, space: Sequence[int]) -> Tensor:
-    """A convolution of one channel."""
-    return _convolved(one, weight, conv.stride, conv.padding, conv.dilation)
+def _windows(padded: Tensor, conv: Convolution, stride: Sequence[int]) -> Tensor:
+    """What a convolution sees of every channel: ``(N, R, *space)`` to ``(R, *offsets, N, *positions)``."""
+    space = padded.ndim - 2
+    for a in range(space):
+        reach = conv.dilation[a] * (conv.weight.shape[a + 2] - 1) + 1
+        padded = padded.unfold(a + 2, reach, stride[a])
+    seen = padded[(..., *(slice(None, None, d) for d in conv.dilation))]  # type: ignore[index]
+    return seen.permute(1, *range(space + 2, 2 * space + 2), 0, *range(2, space + 2))
 
 
-def _scattered(conv: Convolution, one: Tensor, weight: Tensor, space: Sequence[int]) -> Tensor:
-    """The adjoint of a convolution to one channel: the field with zeros between its strides, under turned weights."""
-    axes = range(2, one.ndim)
-    stuffed = one.new_zeros(*one.shape[:2], *((one.shape[a] - 1) * conv.stride[a - 2] + 1 for a in axes))
-    places: list[slice] = [slice(None)] * 2 + [slice(None, None, s) for s in conv.stride]
-    stuffed[tuple(places)] = one
+def _stuffed(conv: Convolution, ones: Tensor, space: Sequence[int]) -> Tensor:
+    """A field with zeros between its strides and around it: under turned weights, the adjoint of a convolution."""
+    axes = range(2, ones.ndim)
+    stuffed = ones.new_zeros(*ones.shape[:2], *((ones.shape[a] - 1) * conv.stride[a - 2] + 1 for a in axes))
+    stuffed[(..., *(slice(None, None, s) for s in conv.stride))] = ones  # type: ignore[index]
     edges: list[int] = []
     for a in reversed(axes):
-        reach = conv.dilation[a - 2] * (weight.shape[a] - 1)
+        reach = conv.dilation[a - 2] * (conv.weight.shape[a] - 1)
         before = reach - conv.padding[a - 2]
         edges += [before, space[a - 2] + reach - before - stuffed.shape[a]]
-    padded = torch.nn.functional.pad(stuffed, edges)  # a negative edge cuts off
-    return _convolved(padded, weight.flip(*axes), (1,) * len(axes), (0,) * len(axes), conv.dilation)
+    return torch.nn.functional.pad(stuffed, edges)  # a negative edge cuts off
 
 
-def _convolved(
-    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
-) -> Tensor:
-    space = weight.ndim - 2
-    y: Tensor = torch.ops.aten.convolution.default(
-        x, weight, None, list(stride), list(padding), list(dilation), False, [0] * space, 1
-    )
-    return y
+def _in_groups(conv: Convolution, found: Tensor, rows: Sequence[int], toward_input: bool) -> Tensor:
+    """``(N, R, others, *space)`` with the others in their places among all channels of the other side."""
+    if conv.groups == 1:
+        return found
+    others = found.shape[2]
+    near = conv.outside if toward_input else conv.inside
+    here = near[len(near) - found.ndim + 2] // conv.groups
+    full = found.new_zeros(*found.shape[:2], others * conv.groups, *found.shape[3:])
+    for r, channel in enumerate(rows):
+        group = channel // here
+        full[:, r, group * others : (group + 1) * others] = found[:, r]
+    return full

@@ -12,7 +12,7 @@ from torch import Tensor
 from nrm.capture import Linear
 from nrm.questions.channels import keeps_channels, mixes_channels
 from nrm.questions.sweep import Pushed, Site, between
-from nrm.rules import Arrivals, Network
+from nrm.rules import Arrivals, Network, total_of
 
 
 def mixing_steps(network: Network, low: Site, high: Site) -> list[int] | None:
@@ -71,7 +71,7 @@ def _straight(network: Network, low: Site, arrivals: Arrivals, values: Pushed, b
     node = network.tape.nodes[low.node]
     if below is not None:
         below.rise_to([*node.inputs, low.node])
-    relevance = network.relevance(low.node, arrivals, below)
+    relevance = total_of(network.relevance_parts(low.node, arrivals, below))
     if relevance is None:
         return []
     m = values.masked(relevance)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +14,11 @@ from nrm.errors import MemoryLimitError
 from nrm.questions.adjacent import adjacent_table
 from nrm.questions.plan import Plan
 from nrm.questions.stops import Stop, axes_of
-from nrm.questions.sweep import Base, Pushed, arrivals_at, pull_to, relevance_at
-from nrm.rules import Arrivals, Network
+from nrm.questions.sweep import Base, Pushed, arrivals_at, parts_at, pull_to, relevance_at
+from nrm.rules import Arrivals, Network, total_of
 
-Ranges = tuple[range, ...]
+Rows = tuple[list[int], ...]
+"""Some blocks of every one of several stops, by number."""
 
 
 class Answerer:
@@ -45,32 +47,58 @@ class Answerer:
         outer = (*plan.above, *plan.below)
         inner = [n for stop in plan.meeting for n in axes_of(stop)]
         table = self._like.new_zeros(*(s.count for s in outer), plan.stops[0].frame.batch, *inner)
-        chunks = list(_chunks(plan))
-        for up, down in self._progress(iter(chunks), len(chunks)):
-            part = self._part(plan, up, down, absolute)
-            if part is not None:
-                index = tuple(slice(r.start, r.stop) for r in (*up, *down))
-                table[index] = part.reshape(*(len(r) for r in (*up, *down)), *table.shape[len(outer) :])
+        for rows, part in self.parts(plan, absolute):
+            table[_grid(rows, table.device)] = part.reshape(*(len(r) for r in rows), *table.shape[len(outer) :])
         return _ordered(table, plan)
 
-    def _part(self, plan: Plan, up: Ranges, down: Ranges, absolute: bool) -> Tensor | None:
+    def parts(self, plan: Plan, absolute: bool = False) -> Iterator[tuple[Rows, Tensor]]:
+        """The table chunk by chunk: the blocks of the outer stops, and ``(stack, batch, *axes of the meeting)``.
+
+        Blocks without any message are left out; so are chunks that are 0 everywhere.
+        """
+        live = {stop: self._live(stop) for stop in (*plan.above, *plan.below)}
+        ups, downs = (
+            list(_chunks([live[stop] for stop in side], fits))
+            for side, fits in zip((plan.above, plan.below), plan.chunk, strict=True)
+        )
+        for up, down, lower in self._progress(self._pairs(plan, ups, downs), len(ups) * len(downs)):
+            part = self._part(plan, up, lower, absolute)
+            if part is not None:
+                stack = math.prod(len(r) for r in (*up, *down))
+                yield (*up, *down), part.expand(stack, *part.shape[1:])
+
+    def _pairs(self, plan: Plan, ups: list[Rows], downs: list[Rows]) -> Iterator[tuple[Rows, Rows, Pushed | None]]:
+        for down in downs:
+            lower = self._push(plan.below, down)
+            for up in ups:
+                yield up, down, lower
+
+    def _live(self, stop: Stop) -> list[int]:
+        """The blocks that have any message at all, whatever its sign."""
+        if stop.count == 1:
+            return [0]
+        arrivals = arrivals_at(self._network, self._base, stop.site)
+        relevance = None if arrivals is None else relevance_at(self._network, stop.site, arrivals)
+        if relevance is None:
+            return []
+        found: list[int] = stop.read(relevance.abs()).flatten(2).amax((0, 1)).nonzero()[:, 0].tolist()
+        return found
+
+    def _part(self, plan: Plan, up: Rows, lower: Pushed | None, absolute: bool) -> Tensor | None:
         """The table for one chunk of outer blocks, ``(stack, batch, *axes of the meeting)``; None is 0."""
         arrivals = self._arrive(plan.above, plan.meeting[0], up)
-        lower = self._push(plan.below, down)
         if arrivals is None:
             return None
-        stack = math.prod(len(r) for r in (*up, *down))
         if plan.mixing:
-            table = self._contract(plan, arrivals, lower)
-        else:
-            hub = plan.meeting[0]
-            relevance = relevance_at(self._network, hub.site, arrivals, lower)
-            if relevance is None:
-                return None
-            mask = hub.mask()
-            relevance = relevance if mask is None else relevance * mask
-            table = hub.read(relevance.abs() if absolute else relevance)
-        return None if table is None else table.expand(stack, *table.shape[1:])
+            return self._contract(plan, arrivals, lower)
+        hub = plan.meeting[0]
+        parts = parts_at(self._network, hub.site, arrivals, lower)
+        if not absolute:
+            return hub.read_parts(parts)
+        relevance, mask = total_of(parts), hub.mask()
+        if relevance is None:
+            return None
+        return hub.read((relevance if mask is None else relevance * mask).abs())
 
     def _contract(self, plan: Plan, arrivals: Arrivals, lower: Pushed | None) -> Tensor | None:
         high, low = plan.meeting
@@ -83,59 +111,60 @@ class Answerer:
             return None
         table = table.transpose(2, 3)
         for axis, stop in ((2, high), (3, low)):
-            picked = stop.blocks[0].picked
-            if picked is not None:
-                table = table.index_select(axis, picked.flatten().to(table.device))
+            table = stop.blocks[0].gather_channels(table, axis)
         return table
 
-    def _arrive(self, above: tuple[Stop, ...], goal: Stop, up: Ranges) -> Arrivals | None:
+    def _arrive(self, above: Sequence[Stop], goal: Stop, up: Rows) -> Arrivals | None:
         sites = [s.site for s in above] + [goal.site]
         arrivals = arrivals_at(self._network, self._base, sites[0])
-        for k, rows in enumerate(up):
+        for k, (stop, rows) in enumerate(zip(above, up, strict=True)):
             if arrivals is None:
                 return None
-            mask = _mask(above[k], rows)
+            mask = stop.mask() if stop.channels else _mask(stop, rows)
             if mask is not None:
                 arrivals = arrivals.masked(mask)
-            arrivals = pull_to(self._network, sites[k], arrivals, sites[k + 1])
+            channels = stop.numbers(rows) if stop.channels else None
+            arrivals = pull_to(self._network, sites[k], arrivals, sites[k + 1], channels)
         return arrivals
 
-    def _push(self, below: tuple[Stop, ...], down: Ranges) -> Pushed | None:
+    def _push(self, below: Sequence[Stop], down: Rows) -> Pushed | None:
         lower: Pushed | None = None
         for stop, rows in reversed(list(zip(below, down, strict=True))):
-            lower = self._pushed(stop, _mask(stop, rows), lower)
+            if stop.channels:
+                lower = self._pushed(stop, stop.mask(), lower, stop.numbers(rows))
+            else:
+                lower = self._pushed(stop, _mask(stop, rows), lower)
         return lower
 
-    def _pushed(self, stop: Stop, mask: Tensor | None, lower: Pushed | None) -> Pushed:
+    def _pushed(
+        self, stop: Stop, mask: Tensor | None, lower: Pushed | None, channels: Sequence[int] | None = None
+    ) -> Pushed:
         if mask is None:
             mask = torch.ones((1, *(1,) * len(stop.frame.shape)), dtype=torch.bool, device=self._like.device)
         wide = mask.to(self._like.dtype).expand(mask.shape[0], *stop.frame.shape)
-        return Pushed(self._network, stop.site, wide, lower)
+        return Pushed(self._network, stop.site, wide, lower, channels)
 
 
-def _mask(stop: Stop, rows: range) -> Tensor | None:
+def _grid(rows: Rows, device: torch.device) -> tuple[Any, ...]:
+    """The index of all combinations of these rows."""
+    if all(r == list(range(r[0], r[0] + len(r))) for r in rows):
+        return tuple(slice(r[0], r[0] + len(r)) for r in rows) or (...,)
+    at = [torch.tensor(r, device=device) for r in rows]
+    return torch.meshgrid(*at, indexing="ij")
+
+
+def _mask(stop: Stop, rows: Sequence[int]) -> Tensor | None:
     return stop.block_masks(rows) if stop.blocks else stop.mask()
 
 
-def _chunks(plan: Plan) -> Iterator[tuple[Ranges, Ranges]]:
-    """The outer blocks in chunks whose messages fit into the memory bound."""
-    outer, fits = [*plan.above, *plan.below], plan.chunk
+def _chunks(rows: Sequence[list[int]], fits: int) -> Iterator[Rows]:
+    """The blocks of several stops in chunks of so many combinations."""
     lengths: list[int] = []
-    for stop in reversed(outer):
-        lengths.insert(0, min(stop.count, fits))
+    for live in reversed(rows):
+        lengths.insert(0, max(1, min(len(live), fits)))
         fits = max(1, fits // lengths[0])
-
-    def products(k: int) -> Iterator[Ranges]:
-        if k == len(outer):
-            yield ()
-            return
-        for begin in range(0, outer[k].count, lengths[k]):
-            here = range(begin, min(begin + lengths[k], outer[k].count))
-            for rest in products(k + 1):
-                yield (here, *rest)
-
-    for ranges in products(0):
-        yield ranges[: len(plan.above)], ranges[len(plan.above) :]
+    pieces = [[live[b : b + n] for b in range(0, len(live), n)] for live, n in zip(rows, lengths, strict=True)]
+    yield from itertools.product(*pieces)
 
 
 def _ordered(table: Tensor, plan: Plan) -> Tensor:

@@ -195,6 +195,59 @@ class Blocks:
             table = flat[:, :, self.picked.flatten().to(m.device)].reshape(*flat.shape[:2], *self.shape)
         return table
 
+    def read_product(self, m: Tensor, v: Tensor) -> Tensor:
+        """The relevance of every block of every product of two stacks, without forming the products.
+
+        ``(K, batch, *layer shape)`` and ``(J, batch, *layer shape)`` to ``(K J, batch, *shape)``.
+        """
+        table = self._product_by_label(m, v) if self.labels is not None else self._product_by_axes(m, v)
+        table = table.permute(2, 3, 0, 1).flatten(0, 1)
+        if self.picked is not None:
+            table = table[:, :, self.picked.flatten().to(m.device)]
+        return table.reshape(*table.shape[:2], *self.shape)
+
+    def _product_by_axes(self, m: Tensor, v: Tensor) -> Tensor:
+        """``(batch, blocks, K, J)``."""
+        assert self.axes is not None
+        rest = [a for a in range(m.ndim - 2) if a not in self.axes]
+        order = [1, *(a + 2 for a in self.axes), 0, *(a + 2 for a in rest)]
+        rows = [t.permute(order).reshape(t.shape[1], math.prod(self.full), t.shape[0], -1) for t in (m, v)]
+        return rows[0] @ rows[1].mT
+
+    def _product_by_label(self, m: Tensor, v: Tensor) -> Tensor:
+        assert self.labels is not None
+        labels = self.labels.expand(m.shape[1], *m.shape[2:]).flatten(1)
+        table = m.new_zeros(m.shape[1], self.full[0], m.shape[0], v.shape[0])
+        for sample in range(m.shape[1]):
+            one, other = m[:, sample].flatten(1), v[:, sample].flatten(1)
+            for label in range(self.full[0]):
+                at = (labels[sample] == label).nonzero()[:, 0]
+                table[sample, label] = one[:, at] @ other[:, at].T
+        return table
+
+    def channel_labels(self) -> Tensor | None:
+        """The block of every channel, ``(batch or 1, channels)``, -1 for none; None if blocks cut through channels."""
+        channel = self.frame.layer_channel
+        if channel is None or (self.frame.sample is None and self.frame.owner is not None):
+            return None
+        n = self.frame.layer_shape[channel]
+        if self.axes is not None:
+            return torch.arange(n, device=self.frame.device)[None] if self.is_channels else None
+        assert self.labels is not None
+        rows = self.labels.movedim(channel + 1, 1).reshape(self.labels.shape[0], n, -1)
+        return rows[:, :, 0] if bool((rows == rows[:, :, :1]).all()) else None
+
+    def gather_channels(self, table: Tensor, axis: int) -> Tensor:
+        """The axis of channels of a table ``(K, batch, ...)`` as an axis of these blocks."""
+        if self.labels is not None:
+            labels = self.channel_labels()
+            assert labels is not None
+            wide = table.movedim(axis, -1)
+            at = labels.expand(table.shape[1], -1).view(1, table.shape[1], *(1,) * (wide.ndim - 3), -1)
+            grouped = wide.new_zeros(*wide.shape[:-1], self.full[0] + 1)
+            table = grouped.scatter_add(-1, at.expand_as(wide) + 1, wide)[..., 1:].movedim(-1, axis)
+        return table if self.picked is None else table.index_select(axis, self.picked.flatten().to(table.device))
+
     def _sum_by_label(self, m: Tensor) -> Tensor:
         assert self.labels is not None
         stack, batch = m.shape[:2]

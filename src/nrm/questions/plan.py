@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from nrm.capture import Combine, Linear
 from nrm.operators import Convolution, Dense
 from nrm.questions.adjacent import mixing_steps
+from nrm.questions.channels import keeps_channels, mixes_channels
 from nrm.questions.stops import Stop
 from nrm.questions.sweep import Site, between
 from nrm.rules import Network
@@ -42,7 +43,7 @@ class Plan:
     axes: tuple[str, ...]
     forward: float
     element: int
-    chunk: int
+    chunk: tuple[int, int]
     kept: bool
 
     @property
@@ -78,8 +79,8 @@ class Plan:
     @property
     def chunks(self) -> int:
         """In how many chunks the outer blocks are worked off."""
-        outer = math.prod(s.count for s in (*self.above, *self.below))
-        return math.ceil(outer / self.chunk)
+        sides = (math.prod(s.count for s in side) for side in (self.above, self.below))
+        return math.prod(math.ceil(n / fits) for n, fits in zip(sides, self.chunk, strict=True))
 
     def __repr__(self) -> str:
         rows = [("step", "times", "flops", "forward passes")]
@@ -111,42 +112,111 @@ def make_plan(network: Network, stops: Sequence[Stop], *, memory: int, kept: boo
 
 
 def _contractible(network: Network, high: Stop, low: Stop) -> list[int] | None:
-    """The mixing steps between two stops that are both cut into channels, and nothing else."""
-    if not all(len(stop.blocks) == 1 and stop.blocks[0].is_channels for stop in (high, low)):
-        return None
+    """The mixing steps between two stops that are both cut into channels or groups of them, and nothing else."""
+    for stop in (high, low):
+        if len(stop.blocks) != 1 or stop.blocks[0].channel_labels() is None:
+            return None
     return mixing_steps(network, low.site, high.site)
 
 
 def _plan(
     network: Network, stops: tuple[Stop, ...], first: int, mixing: tuple[int, ...], memory: int, kept: bool
 ) -> Plan:
-    meeting = 2 if mixing else 1
+    meeting = stops[first : first + (2 if mixing else 1)]
+    above, below = stops[:first], stops[first + len(meeting) :]
     forward = sum(step_flops(network, i) for i in range(len(network.tape.nodes)))
     lines = [] if kept else [Line("base sweep", 1, sum(_reached_flops(network)))]
-    times = 1
-    for upper, lower in itertools.pairwise(stops[: first + 1]):
-        times *= upper.count
-        cost = route_flops(network, lower.site, upper.site)
-        lines.append(Line(f"pull {upper.frame.label} -> {lower.frame.label}", times, times * cost))
-    ups, times = times, 1
-    for lower, upper in zip(reversed(stops[first + meeting :]), reversed(stops[first + meeting - 1 : -1]), strict=True):
-        times *= lower.count
-        cost = route_flops(network, lower.site, upper.site)
-        lines.append(Line(f"push {lower.frame.label} -> {upper.frame.label}", times, times * cost))
-    stack = ups * times
+    pulls, pushes = 1, 1
+    for upper, lower in itertools.pairwise((*above, meeting[0])):
+        lines.append(_pull_line(network, upper, lower, pulls))
+        pulls *= upper.count
+    for upper, lower in itertools.pairwise((meeting[-1], *below)[::-1]):
+        lines.append(_push_line(network, upper, lower, pushes))
+        pushes *= upper.count
+    stack = pulls * pushes
     if mixing:
-        high, low = stops[first], stops[first + 1]
-        label = f"contract {high.frame.label} x {low.frame.label}"
-        lines.append(Line(label, stack, stack * route_flops(network, low.site, high.site)))
+        label = f"contract {meeting[0].frame.label} x {meeting[1].frame.label}"
+        lines.append(Line(label, stack, stack * route_flops(network, meeting[1].site, meeting[0].site)))
     else:
-        hub = stops[first]
+        hub = meeting[0]
         lines.append(Line(f"read {hub.frame.label}", stack, stack * 2.0 * hub.frame.shape.numel()))
     element = network.tape.nodes[network.tape.output].value.element_size()
     owners = sorted((a, n, b.text) for s in stops for a, b in zip(s.axes, s.blocks, strict=True) for n in [b.shape])
     shape = [stops[0].frame.batch] + [n for _, sizes, _ in owners for n in sizes]
     names = ["sample"] + [text for _, sizes, text in owners for _ in sizes]
-    chunk = max(1, int(memory // (6 * _widest(network, stops) * element)))
+    chunk = _chunk(network, above, meeting, below, memory // element)
     return Plan(stops, first, mixing, tuple(lines), tuple(shape), tuple(names), forward, element, chunk, kept)
+
+
+def _chunk(
+    network: Network, above: Sequence[Stop], meeting: Sequence[Stop], below: Sequence[Stop], entries: int
+) -> tuple[int, int]:
+    """How many blocks from above and from below are carried at once, so that so many entries are enough."""
+    up = entries // (6 * _widest(network, (*above, meeting[0])) * (2 if below else 1))
+    down = entries // (6 * _widest(network, (meeting[-1], *below)) * (2 if above else 1))
+    up, down = (max(1, min(n, math.prod(s.count for s in side))) for n, side in ((up, above), (down, below)))
+    inner = meeting[0].frame.batch * math.prod(s.count for s in meeting)
+    spelled = len(meeting) > 1 or len(meeting[0].blocks) > 1
+    each = 4 * max(inner, max(s.frame.shape.numel() for s in meeting) if spelled else 0)
+    if up * down * each > entries:
+        up = max(1, entries // (down * each))
+        down = max(1, min(down, entries // (up * each)))
+    return up, down
+
+
+def _pull_line(network: Network, upper: Stop, lower: Stop, times: int) -> Line:
+    once, each = _pull_flops(network, lower.site, upper.site, upper.channels)
+    total = times * upper.count
+    return Line(f"pull {upper.frame.label} -> {lower.frame.label}", total, times * once + total * each)
+
+
+def _push_line(network: Network, lower: Stop, upper: Stop, times: int) -> Line:
+    once, each = _push_flops(network, lower.site, upper.site, lower.channels)
+    total = times * lower.count
+    return Line(f"push {lower.frame.label} -> {upper.frame.label}", total, times * once + total * each)
+
+
+def _pull_flops(network: Network, low: Site, high: Site, channels: bool) -> tuple[float, float]:
+    """The arithmetic between two sites for all blocks together, and for each: channels travel together at first."""
+    if not channels:
+        return 0.0, route_flops(network, low, high)
+    nodes, route = network.tape.nodes, between(network, low.node, high.node)
+    together, apart = {high.node}, set[int]()
+    once = each = 0.0
+    for i in sorted(route - {low.node}, reverse=True):
+        inputs = {j for j in nodes[i].inputs if j in route}
+        if i in together:
+            if mixes_channels(network, nodes[i]):
+                once += step_flops(network, i)
+                apart |= inputs
+            elif all(keeps_channels(network, nodes[i], p) for p, j in enumerate(nodes[i].inputs) if j in inputs):
+                once += step_flops(network, i)
+                together |= inputs
+            else:
+                apart.add(i)
+        if i in apart:
+            each += step_flops(network, i)
+            apart |= inputs
+    return once, each
+
+
+def _push_flops(network: Network, low: Site, high: Site, channels: bool) -> tuple[float, float]:
+    """The same in the other direction."""
+    if not channels:
+        return 0.0, route_flops(network, low, high)
+    nodes, route = network.tape.nodes, between(network, low.node, high.node)
+    together = {low.node}
+    once = each = 0.0
+    for i in sorted(route - {low.node}):
+        live = [(p, j) for p, j in enumerate(nodes[i].inputs) if j in route]
+        if all(j in together and keeps_channels(network, nodes[i], p) for p, j in live):
+            once += step_flops(network, i)
+            together.add(i)
+        elif mixes_channels(network, nodes[i]) and nodes[i].inputs[0] in together:
+            once += step_flops(network, i)
+        else:
+            each += step_flops(network, i)
+    return once, each
 
 
 def step_flops(network: Network, i: int) -> float:

@@ -14,6 +14,7 @@ from nrm.errors import QuestionError
 from nrm.questions.frame import Blocks, Frame
 from nrm.questions.sweep import Site
 from nrm.questions.values import Layer, Partition, Set
+from nrm.rules import Part, outer
 
 
 @dataclass(eq=False)
@@ -42,7 +43,7 @@ class Stop:
             total = total & self.frame.mask(chosen)
         return total
 
-    def block_masks(self, rows: range) -> Tensor:
+    def block_masks(self, rows: Sequence[int]) -> Tensor:
         """The masks of some block combinations, ``(len(rows), *shape)``, the sets included."""
         total: Tensor | None = None
         left = self.count
@@ -53,6 +54,35 @@ class Stop:
         assert total is not None
         chosen = self.mask()
         return total if chosen is None else total & chosen
+
+    @property
+    def channels(self) -> bool:
+        """Whether the blocks are channels and nothing else, which can travel together."""
+        return len(self.blocks) == 1 and self.blocks[0].is_channels and not self.site.port
+
+    def numbers(self, rows: Sequence[int]) -> list[int]:
+        """The channels of some blocks."""
+        picked = self.blocks[0].picked
+        return list(rows) if picked is None else picked.flatten()[list(rows)].tolist()
+
+    def read_parts(self, parts: Sequence[Part]) -> Tensor | None:
+        """The relevance of every combination of blocks, ``(K, batch, *block axes)``; None is 0."""
+        mask, tables = self.mask(), []
+        for message, value in parts:
+            if mask is not None:
+                message = message * mask
+            many = value is not None and min(message.shape[0], value.shape[0]) > 1
+            tables.append(self._read_product(message, value) if value is not None and many and len(self.blocks) < 2
+                          else self.read(message if value is None else outer(message, value)))  # fmt: skip
+        return sum(tables[1:], tables[0]) if tables else None
+
+    def _read_product(self, message: Tensor, value: Tensor) -> Tensor:
+        fields = [t.expand(t.shape[0], *self.frame.shape) for t in (message, value)]
+        m, v = (self.frame.to_samples(t) for t in fields)
+        if self.blocks:
+            return self.blocks[0].read_product(m, v)
+        rows = [t.flatten(2).transpose(0, 1) if t.ndim > 2 else t.T[..., None] for t in (m, v)]
+        return (rows[0] @ rows[1].mT).permute(1, 2, 0).flatten(0, 1)
 
     def read(self, relevance: Tensor) -> Tensor:
         """``(K, *shape)`` to ``(K, batch, *block axes)``: the relevance of every combination of blocks."""

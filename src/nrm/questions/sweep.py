@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nrm.capture import Linear, plain_execution
 from nrm.questions.channels import keeps_channels, mixes_channels, one_hot
-from nrm.rules import EVERYTHING, Arrivals, Delivery, Network, Values, outer
+from nrm.rules import EVERYTHING, Arrivals, Delivery, Network, Part, Values, outer, total_of
 
 
 @dataclass(frozen=True)
@@ -375,14 +375,19 @@ def _leaves(network: Network, i: int) -> Iterator[int]:
             yield j
 
 
-def relevance_at(network: Network, site: Site, arrivals: Arrivals, lower: Pushed | None) -> Tensor | None:
+def relevance_at(network: Network, site: Site, arrivals: Arrivals, lower: Pushed | None = None) -> Tensor | None:
     """The relevance of every neuron of a site, jointly with the events below: ``(K, *shape)``."""
+    return total_of(parts_at(network, site, arrivals, lower))
+
+
+def parts_at(network: Network, site: Site, arrivals: Arrivals, lower: Pushed | None) -> list[Part]:
+    """The same as sums of products of messages from above and values from below."""
     if site.port:
-        return arrivals.message if lower is None else None
+        return [Part(arrivals.message, None)] if lower is None and arrivals.message is not None else []
     if lower is None:
-        return network.relevance(site.node, arrivals)
+        return network.relevance_parts(site.node, arrivals)
     if lower.sits_on(site.node):  # the site is an edge, the event below it a set of the same tensor
-        relevance = relevance_at(network, site, arrivals, lower.lower)
-        return None if relevance is None else lower.masked(relevance)
+        parts = parts_at(network, site, arrivals, lower.lower)
+        return [Part(m, lower.mask if v is None else outer(lower.mask, v)) for m, v in parts]
     lower.rise_to([*network.tape.nodes[site.node].inputs, *_leaves(network, site.node)])
-    return network.relevance(site.node, arrivals, lower)
+    return network.relevance_parts(site.node, arrivals, lower)

@@ -1,7 +1,7 @@
 """From ops and activations to the relevance network: rules, composites, fused columns."""
 
 from nrm.rules.composites import NAMES, Composite, composite, resolve
-from nrm.rules.density import EVERYTHING, Arrivals, Delivery, Packet, Values, outer
+from nrm.rules.density import EVERYTHING, Arrivals, Delivery, Packet, Part, Values, outer, total_of
 from nrm.rules.network import Network
 from nrm.rules.rules import (
     LRP0,
@@ -33,6 +33,7 @@ __all__ = [
     "Gamma",
     "Network",
     "Packet",
+    "Part",
     "Pass",
     "Product",
     "Rule",
@@ -44,4 +45,5 @@ __all__ = [
     "composite",
     "outer",
     "resolve",
+    "total_of",
 ]

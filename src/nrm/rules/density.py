@@ -104,6 +104,23 @@ def outer(first: Tensor, second: Tensor) -> Tensor:
     return (first[:, None] * second[None]).flatten(0, 1)
 
 
+class Part(NamedTuple):
+    """A part of a relevance: a stack of messages, to be multiplied with a stack of values (None: with 1)."""
+
+    message: Tensor
+    value: Tensor | None
+
+    def product(self) -> Tensor:
+        """Every message with every value, message-first."""
+        return self.message if self.value is None else outer(self.message, self.value)
+
+
+def total_of(parts: Sequence[Part]) -> Tensor | None:
+    """The relevance that parts add up to; None is 0."""
+    products = [part.product() for part in parts]
+    return sum(products[1:], products[0]) if products else None
+
+
 def effective(rule: Rule, override: Rule | None) -> Rule:
     """The rule of a block inside a column that another rule pools or replaces."""
     if isinstance(override, AlphaBeta):

@@ -24,7 +24,7 @@ from nrm.rules.assignment import Assignment
 from nrm.rules.blocks import Blocks
 from nrm.rules.columns import ColumnStore
 from nrm.rules.composites import Composite
-from nrm.rules.density import EVERYTHING, START, Arrivals, Delivery, Density, Packet, Values, outer, scaled
+from nrm.rules.density import EVERYTHING, START, Arrivals, Delivery, Density, Packet, Part, Values, scaled, total_of
 from nrm.rules.rules import CONSTANT, Flat
 
 
@@ -223,23 +223,25 @@ class Network:
 
     # ---- reading and drains ----------------------------------------------------------------------------------
 
-    def relevance(self, i: int, arrivals: Arrivals, below: Values | None = None) -> Tensor | None:
-        """The relevance of every neuron of a node, jointly with an event below if there is one. None is 0.
+    def relevance(self, i: int, arrivals: Arrivals) -> Tensor | None:
+        """The relevance of every neuron of a node. None is 0."""
+        return total_of(self.relevance_parts(i, arrivals))
+
+    def relevance_parts(self, i: int, arrivals: Arrivals, below: Values | None = None) -> list[Part]:
+        """The relevance of every neuron of a node, jointly with an event below if there is one, as sums of products.
 
         Density becomes relevance here: it is multiplied with the column sums of the branch it would enter.
         """
-        parts: list[Tensor] = []
+        parts: list[Part] = []
         if arrivals.message is not None:
             v = None if below is None else self.value(i, below)
-            if below is None:
-                parts.append(arrivals.message)
-            elif v is not None:
-                parts.append(outer(arrivals.message, v))
+            if below is None or v is not None:
+                parts.append(Part(arrivals.message, v))
         for packet in arrivals.packets:
             keys = {key for key, _ in packet.density}
             rise = self.blocks.rise(i, keys, packet.rule, below or EVERYTHING, override=packet.override)
-            parts += [outer(packet.density[slot], d) for slot, d in rise.items() if slot in packet.density]
-        return sum(parts[1:], parts[0]) if parts else None
+            parts += [Part(packet.density[slot], d) for slot, d in rise.items() if slot in packet.density]
+        return parts
 
     def _sink(self, i: int) -> Tensor | None:
         """The neurons of a node whose relevance goes to its sink."""
