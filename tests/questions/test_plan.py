@@ -140,6 +140,33 @@ def test_channel_groups_of_each_sample_are_contracted() -> None:
         torch.testing.assert_close(table, found["read 0"], rtol=0, atol=1e-12)
 
 
+class Shuffled(nn.Module):
+    """Channels change places between two convolutions: by a flip, by a sort."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.fc = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.flip(torch.relu(self.first(x)), (1,))
+        return self.fc(torch.sort(torch.relu(self.second(x)), 1)[0].mean((2, 3)))
+
+
+def test_channels_that_change_places_do_not_travel_together() -> None:
+    torch.manual_seed(0)
+    R = nrm.measure(Shuffled().double(), torch.rand(2, 2, 7, 7, dtype=torch.float64), rules="lrp-0")
+    names = ("input", "first", "/relu", "second", "/sort", "fc")
+    for low, high in itertools.combinations(names, 2):
+        if {low, high} <= set(R._places.names()):
+            found = answers(R, nrm.layer(low).channels, nrm.layer(high).channels)
+            for strategy, table in found.items():
+                masked = [answers(R, nrm.layer(low).channels, nrm.layer(high).channel(c))["read 0"] for c in range(3)]
+                expected = torch.stack(masked, 2)
+                torch.testing.assert_close(
+                    table[:, :, :3], expected, rtol=0, atol=1e-12, msg=f"{low} {high} {strategy}"
+                )
+
+
 def test_blocks_without_any_message_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 3)).double()

@@ -114,6 +114,22 @@ class Gather(Movement):
     outside: torch.Size
     index: Tensor
 
+    def keeps(self, inner: int, outer: int) -> bool:
+        """Whether every entry keeps its place along an axis, ``inner`` before and ``outer`` after the movement."""
+        if (inner, outer) not in self._kept:
+            places = []
+            for shape, axis, flat in (
+                (self.inside, inner, self.index),
+                (self.outside, outer, torch.arange(self.outside.numel(), device=self.index.device)),
+            ):
+                places.append(flat // shape[axis + 1 :].numel() % shape[axis])
+            self._kept[inner, outer] = bool(((places[0] == places[1]) | (self.index < 0)).all())
+        return self._kept[inner, outer]
+
+    @cached_property
+    def _kept(self) -> dict[tuple[int, int], bool]:
+        return {}
+
     @cached_property
     def _holes(self) -> bool:
         return bool((self.index < 0).any())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select
 from nrm.capture.axes import through
-from nrm.operators import LinearMap, has_table
+from nrm.operators import Expand, Gather, LinearMap, Permute, Place, Reshape, Slice, has_table
 from nrm.rules import Network, Pass
 
 
@@ -54,10 +54,20 @@ def keeps_channels(network: Network, node: Node, position: int) -> bool:
     elif isinstance(op, Linear):
         return op.kind == "pool" and node.channel == source.channel
     elif isinstance(op, Select):
-        return op.reduce is None and node.channel == source.channel
+        return op.reduce is None and node.channel == source.channel and _moves_within(op.map, source, node)
     elif not isinstance(op, Pointwise):
         return False
-    return through(move, source.channel) == node.channel
+    return _moves_within(move, source, node)
+
+
+def _moves_within(move: LinearMap | None, source: Node, node: Node) -> bool:
+    """Whether a movement leaves every entry in its channel."""
+    assert source.channel is not None
+    assert node.channel is not None
+    if isinstance(move, Gather):
+        return move.keeps(source.channel, node.channel)
+    known = move is None or isinstance(move, Permute | Reshape | Expand | Slice | Place)
+    return known and through(move, source.channel) == node.channel
 
 
 def one_hot(node: Node, rows: Sequence[int]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -41,20 +42,27 @@ class Blocks:
     def __init__(self, assignment: Assignment) -> None:
         self.tape = assignment.tape
         self.rules = assignment
+        self.is_absolute = False
         self._nonnegative: dict[int, bool] = {}
         self._recent: tuple[tuple[Rule, Key, LinearMap, int], list[Factor]] | None = None
         """The factors of the last step: its column sums are followed by its pull, with the same changed weights."""
 
+    def absolute(self) -> Blocks:
+        """The same blocks with the absolute values of all their factors, coefficients and scales."""
+        twin = copy.copy(self)
+        twin.is_absolute, twin._recent = True, None
+        return twin
+
     def rise(
         self, i: int, keys: set[Key], rule: Rule, below: Values, *,
-        override: Rule | None = None, absolute: bool = False,
+        override: Rule | None = None,
     ) -> Density:  # fmt: skip
         """The unnormalized push into an additive step: for every key, ``sum_k V_k(a_k * v)`` of the blocks below."""
         node = self.tape.nodes[i]
         if isinstance(node.op, Linear):
             own, j = effective(self.rules.leaf_rule(i), override), node.inputs[0]
             v, rows = below.together(j, i) or (below.at(j, i), None)
-            return self._rise_block(node.op.map, j, own, keys, v, absolute, rows)
+            return self._rise_block(node.op.map, j, own, keys, v, rows)
         assert isinstance(node.op, Combine)
         rule = self.rules.plain_rule(i, rule)
         total: Density = {}
@@ -62,27 +70,26 @@ class Blocks:
             alpha = self.rules.coefficient(i, position)
             if alpha == 0:
                 continue
-            scale = absolute_of(term.scale) if absolute else term.scale
-            wanted = keys | {NEGATIVE} if ("sign", 1) in keys and has_negative(scale) else keys
+            wanted = keys | {NEGATIVE} if ("sign", 1) in keys and has_negative(term.scale) else keys
             if self.rules.open[j]:
                 restart = below.enter(j, i)
                 inside = below if restart is None else restart[0]
-                part = self.rise(j, wanted, rule, inside, override=override, absolute=absolute)
+                part = self.rise(j, wanted, rule, inside, override=override)
                 if restart is not None:
                     part = {key: outer(restart[1], tensor) for key, tensor in part.items()}
             else:
                 plain = effective(rule, override)
                 identity = Identity(self.tape.nodes[j].shape)
-                part = self._rise_block(identity, j, plain, wanted, below.at(j, i), absolute)
+                part = self._rise_block(identity, j, plain, wanted, below.at(j, i))
             if term.move is not None:
                 part = {key: term.move.apply(tensor) for key, tensor in part.items()}
-            for key, tensor in scaled(part, scale, keys).items():
-                tensor = tensor if alpha == 1 else tensor * (abs(alpha) if absolute else alpha)
+            for key, tensor in scaled(part, term.scale, keys, self.is_absolute).items():
+                tensor = tensor if alpha == 1 else tensor * (abs(alpha) if self.is_absolute else alpha)
                 total[key] = total[key] + tensor if key in total else tensor
         return total
 
     def _rise_block(
-        self, map: LinearMap, j: int, rule: Rule, keys: set[Key], v: Tensor | None, absolute: bool,
+        self, map: LinearMap, j: int, rule: Rule, keys: set[Key], v: Tensor | None,
         rows: Sequence[int] | None = None,
     ) -> Density:  # fmt: skip
         """The same of one block; with ``rows``, for every one of these input channels by itself."""
@@ -91,11 +98,8 @@ class Blocks:
             return total
         for key in sorted(keys.intersection(rule.keys)):
             for factor in self._factors(rule, key, map, j):
-                a, linear = factor.a, factor.map
-                if absolute:
-                    a, linear = absolute_of(a), linear.reweight(torch.abs)
-                x = self._weighted(a, v, j)
-                entry = linear.apply(x) if rows is None else apply_by_channel(linear, x, rows)
+                x = self._weighted(factor.a, v, j)
+                entry = factor.map.apply(x) if rows is None else apply_by_channel(factor.map, x, rows)
                 slot = (key, factor.group)
                 total[slot] = total[slot] + entry if slot in total else entry
         return total
@@ -113,7 +117,10 @@ class Blocks:
         asked = (rule, key, map, j)
         if self._recent is None or self._recent[0] != asked:
             bounded = rule.within(h, self.tape.nodes[j].sample) if isinstance(rule, ZBox) else rule
-            self._recent = (asked, bounded.factors(key, map, h, self._is_nonnegative(j)))
+            factors = bounded.factors(key, map, h, self._is_nonnegative(j))
+            if self.is_absolute:
+                factors = [Factor(absolute_of(f.a), f.map.reweight(torch.abs), f.group) for f in factors]
+            self._recent = (asked, factors)
         return self._recent[1]
 
     def release(self) -> None:

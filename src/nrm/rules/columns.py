@@ -77,6 +77,10 @@ class ColumnStore:
             twin._kept[i] = columns._replace(sums=sums)
         return twin
 
+    def absolute(self) -> AbsoluteColumns:
+        """The columns with the absolute values of sums and biases."""
+        return AbsoluteColumns(self)
+
     def _condition(self, i: int, columns: Columns) -> Tensor | float:
         """How many eps a column sum may be off: what was added up, beside what is left of it.
 
@@ -100,7 +104,7 @@ class ColumnStore:
     def _absolute(self, i: int, otherwise: Tensor) -> Tensor:
         """The sums of absolute entries, or something else where single weights are not known."""
         try:
-            return total(self.blocks.rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING, absolute=True))
+            return total(self.blocks.absolute().rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING))
         except RuleError:
             return otherwise
 
@@ -183,8 +187,21 @@ class ColumnStore:
             weight = op.map.weight.index_select(0, rows).abs()
             sums[..., rows] = self.blocks.tape.nodes[node.inputs[0]].value.abs() @ weight.T
             return sums
-        rise = self.blocks.rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING, absolute=True)
+        rise = self.blocks.absolute().rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING)
         return total(rise)
+
+
+class AbsoluteColumns(ColumnStore):
+    """The columns of a store with the absolute values of sums and biases."""
+
+    def __init__(self, store: ColumnStore) -> None:
+        super().__init__(store.blocks, bias=store.bias, zero=store.zero, normalize=store.normalize)
+        self._store = store
+
+    def __getitem__(self, i: int) -> Columns:
+        columns = self._store[i]
+        bias = tuple(None if b is None else b.abs() for b in columns.bias)
+        return columns._replace(sums=tuple(z.abs() for z in columns.sums), bias=bias)
 
 
 def total(rise: Density) -> Tensor:

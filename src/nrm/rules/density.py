@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -37,9 +37,20 @@ class Arrivals:
         self.packets += other.packets
 
     def masked(self, mask: Tensor) -> Arrivals:
-        """Only what passes through the marked neurons."""
-        message = None if self.message is None else outer(self.message, mask)
-        packets = [Packet({k: outer(d, mask) for k, d in p.density.items()}, p.rule, p.override) for p in self.packets]
+        """Only what passes through the marked neurons, for every message with every mask."""
+        return self._each(lambda t: outer(t, mask))
+
+    def restricted(self, mask: Tensor) -> Arrivals:
+        """Only what passes through the marked neurons, with one mask for each message of the stack."""
+        return self._each(lambda t: t * mask)
+
+    def absolute(self) -> Arrivals:
+        """The absolute value of everything."""
+        return self._each(torch.abs)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Arrivals:
+        message = None if self.message is None else change(self.message)
+        packets = [Packet({k: change(d) for k, d in p.density.items()}, p.rule, p.override) for p in self.packets]
         return Arrivals(message, packets)
 
 
@@ -139,8 +150,11 @@ def has_negative(scale: Tensor | float) -> bool:
     return bool((scale < 0).any()) if isinstance(scale, Tensor) else scale < 0
 
 
-def scaled(density: Density, scale: Tensor | float, keys: set[Key] | None) -> Density:
-    """Density (or its adjoint) across a constant scale: powers scale, signs swap where the scale is negative."""
+def scaled(density: Density, scale: Tensor | float, keys: set[Key] | None, absolute: bool = False) -> Density:
+    """Density (or its adjoint) across a constant scale: powers scale, signs swap where the scale is negative.
+
+    ``absolute`` takes powers of the scale's absolute value.
+    """
     if isinstance(scale, float) and scale == 1.0:
         return {k: d for k, d in density.items() if keys is None or k[0] in keys}
     negative = has_negative(scale)
@@ -150,7 +164,8 @@ def scaled(density: Density, scale: Tensor | float, keys: set[Key] | None) -> De
     result: Density = {}
     for (key, group), d in density.items():
         if key[0] == "power":
-            pieces = {key: d if key[1] == 0 else d * scale_tensor ** key[1]}
+            power = scale_tensor.abs() if absolute else scale_tensor
+            pieces = {key: d if key[1] == 0 else d * power ** key[1]}
         elif negative:
             pieces = {key: d * up, (key[0], -key[1]): d * down}
         else:

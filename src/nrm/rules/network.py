@@ -13,9 +13,8 @@ output. Column sums are the rise of ones.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-import torch
 from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Source, Tape
@@ -25,7 +24,7 @@ from nrm.rules.blocks import Blocks
 from nrm.rules.columns import ColumnStore
 from nrm.rules.composites import Composite
 from nrm.rules.density import EVERYTHING, START, Arrivals, Delivery, Density, Packet, Part, Values, scaled, total_of
-from nrm.rules.rules import CONSTANT, Flat
+from nrm.rules.rules import CONSTANT, AlphaBeta, Flat
 
 
 class Network:
@@ -65,6 +64,34 @@ class Network:
         twin.columns = self.columns.perturbed(seed)
         return twin
 
+    def absolute(self, steps: Iterable[int]) -> Network:
+        """The network of absolute entries, at least for these steps: its relevances bound the sums of absolute ones.
+
+        Entries that are sums of several factors are bounded by the sum of the factors' absolute values. A network
+        whose steps have no negative entries is its own.
+        """
+        if self.normalize is True and all(self._is_nonnegative(i) for i in steps):
+            return self
+        twin = copy.copy(self)
+        twin.blocks, twin.columns = self.blocks.absolute(), self.columns.absolute()
+        return twin
+
+    def _is_nonnegative(self, i: int) -> bool:
+        """Whether a step is known to have no negative entries."""
+        op = self.tape.nodes[i].op
+        if isinstance(op, Pointwise):
+            return op.offset == 0
+        if any(self.rules.coefficient(i, p) < 0 for p in range(len(self.tape.nodes[i].inputs))):
+            return False
+        if not self.rules.is_terminal(i):
+            return True
+        return not any(r.cancels or (isinstance(r, AlphaBeta) and r.beta) for r in self.rules.leaves(i, START))
+
+    def _share(self, i: int, position: int) -> float:
+        """The coefficient of an input."""
+        alpha = self.rules.coefficient(i, position)
+        return abs(alpha) if self.blocks.is_absolute else alpha
+
     def release(self) -> None:
         """Forgets the columns; they are computed again when asked for."""
         self.columns.release()
@@ -97,7 +124,7 @@ class Network:
                 parts.append(op.map.apply(v))
         elif isinstance(op, Multiply):
             for position, (move, j) in enumerate(zip(op.moves, node.inputs, strict=True)):
-                alpha, v = self.rules.coefficient(i, position), below.at(j, i)
+                alpha, v = self._share(i, position), below.at(j, i)
                 if alpha != 0 and v is not None:
                     parts.append(alpha * (v if move is None else move.apply(v)))
         parts += self._drain_values(i, below)
@@ -183,10 +210,10 @@ class Network:
         assert isinstance(node.op, Combine)
         rule = self.rules.plain_rule(i, packet.rule)
         for position, (term, j) in enumerate(zip(node.op.terms, node.inputs, strict=True)):
-            alpha = self.rules.coefficient(i, position)
+            alpha = self._share(i, position)
             if alpha == 0:
                 continue
-            density = scaled(packet.density, term.scale, None)
+            density = scaled(packet.density, term.scale, None, self.blocks.is_absolute)
             for key, d in density.items():
                 d = d if term.move is None else term.move.transpose(d)
                 density[key] = d if alpha == 1 else d * alpha
@@ -214,7 +241,7 @@ class Network:
             yield Delivery(node.inputs[0], Arrivals(op.map.transpose(message)))
         elif isinstance(op, Multiply):
             for position, (move, j) in enumerate(zip(op.moves, node.inputs, strict=True)):
-                alpha = self.rules.coefficient(i, position)
+                alpha = self._share(i, position)
                 if alpha != 0:
                     m = message if move is None else move.transpose(message)
                     yield Delivery(j, Arrivals(m if alpha == 1 else m * alpha))
@@ -263,14 +290,18 @@ class Network:
     def _offset_share(self, i: int) -> Tensor:
         node = self.tape.nodes[i]
         assert isinstance(node.op, Pointwise)
-        share = node.op.offset / torch.where(node.value == 0, torch.ones_like(node.value), node.value)
-        return torch.where(node.value == 0, torch.zeros_like(share), share)
+        dead = node.value == 0
+        share = (node.op.offset / node.value.masked_fill(dead, 1.0)).masked_fill(dead, 0.0)
+        return share.abs() if self.blocks.is_absolute else share
 
     def _kept_share(self, i: int) -> Tensor:
         """What an elementwise step with an offset passes on; where it is 0, all or nothing, as the zero policy says."""
-        value = self.tape.nodes[i].value
-        rest = torch.full_like(value, 1.0 if self.zero == "uniform" else 0.0)
-        return torch.where(value == 0, rest, 1 - self._offset_share(i))
+        node = self.tape.nodes[i]
+        assert isinstance(node.op, Pointwise)
+        dead = node.value == 0
+        kept = 1 - node.op.offset / node.value.masked_fill(dead, 1.0)
+        kept = kept.masked_fill(dead, 1.0 if self.zero == "uniform" else 0.0)
+        return kept.abs() if self.blocks.is_absolute else kept
 
     def drain_shape(self, i: int, port: str) -> tuple[int, ...]:
         """The shape of a drain: a sink has one neuron per column, a bias or offset one per sample and channel."""
