@@ -30,6 +30,7 @@ from nrm.questions.stops import Stop, stops_for
 from nrm.questions.sweep import Base, Kept, Site
 from nrm.questions.values import Layer, Partition, Set
 from nrm.rules import Network, resolve
+from nrm.search import Flows, Request, find_flows
 
 Argument = Layer | Set | Partition
 
@@ -130,6 +131,9 @@ class Measure:
         """
         asked = self._asked(arguments, given)
         conditions = asked[len(arguments) :]
+        one = self._meant(asked)
+        if one is not None:
+            return one(*arguments, given=given)
         self._origin.check_fresh()
         with plain_execution():
             stops = stops_for(asked, self._places.resolve)
@@ -146,6 +150,18 @@ class Measure:
         conditions = [given] if isinstance(given, Layer | Set | Partition) else list(given or [])
         return [*arguments, *conditions]
 
+    def _meant(self, asked: Sequence[Argument]) -> SampleMeasure | None:
+        """The measure of the one sample that sets are about; None if that is this measure, or none is named."""
+        samples = {s.sample for s in asked if isinstance(s, Set)} - {None}
+        if not samples or samples == set(self._samples):
+            return None
+        if len(samples) > 1 or not samples <= set(self._samples):
+            raise QuestionError(
+                "the sets are about other samples", got=f"samples {sorted(samples)}",  # type: ignore[type-var]
+                expected=f"one sample of {list(self._samples)}",
+            )  # fmt: skip
+        return SampleMeasure(self, next(iter(samples)))  # type: ignore[arg-type]
+
     def _mine(self, batch: Tensor) -> Tensor:
         """The part of a result, samples first, that belongs to this measure."""
         return batch
@@ -160,6 +176,51 @@ class Measure:
     def plan(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Plan:
         """How a question would be answered, and what it would cost; nothing is computed."""
         return self._plan(stops_for(self._asked(arguments, given), self._places.resolve))
+
+    def flows(
+        self, *arguments: Argument, k: int = 10, given: Set | Sequence[Set] | None = None, sign: str = "+",
+        method: str = "exact", effort: float = 300,
+    ) -> Flows:  # fmt: skip
+        """Each sample's k combinations of blocks, one of every partition, with the largest relevance, best first.
+
+        ``sign="-"`` finds the most negative ones, ``"abs"`` the largest of either sign. Sets among the arguments and in
+        ``given`` are fixed events; ``given`` also divides the shares. The lists are exact where ``certified`` says so;
+        a search that would take more than ``effort`` forward passes ends with a ``gap``. ``method="greedy"`` goes down
+        layer by layer and keeps the k best prefixes, as a comparison. ``R(x, *flow)`` is the heat map of a flow.
+
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 2))
+        >>> R = measure(model, torch.ones(1, 4))
+        >>> flows = R.flows(R["1"].channels, R["3"].channels, k=2)
+        >>> flows.certified
+        (True,)
+        >>> bool(torch.isclose(R(*flows[0][0])[0], torch.tensor(flows[0][0].relevance)))
+        True
+        """
+        request = Request.read(k, sign, method, effort)
+        asked = self._asked(arguments, given)
+        conditions = asked[len(arguments) :]
+        self._refuse_free(asked, conditions)
+        self._origin.check_fresh()
+        with plain_execution():
+            stops = stops_for(asked, self._places.resolve)
+            self._refuse_excluded(stops, stops_for(conditions, self._places.resolve))
+            self._be_loud()
+            whole = self(*conditions) if conditions else torch.ones(len(self))
+            return find_flows(
+                self._network, self.base, asked, stops, whole.tolist(), self._samples, request,
+                memory=self._memory, progress=_progress(self._show_progress),
+            )  # fmt: skip
+
+    @staticmethod
+    def _refuse_free(asked: Sequence[Argument], conditions: Sequence[Argument]) -> None:
+        if any(not isinstance(c, Set) for c in conditions):
+            got = ", ".join(map(repr, conditions))
+            raise QuestionError("the condition of flows is a set", got=got, hint="given=a.channel(3)")
+        if not any(isinstance(a, Layer | Partition) for a in asked):
+            raise QuestionError(
+                "flows need partitions", got=", ".join(map(repr, asked)), hint="R.flows(a.channels, b.channels)"
+            )
 
     def _conditioned(self, joint: Tensor, conditions: Sequence[Argument]) -> Tensor:
         condition = self._answer(stops_for(conditions, self._places.resolve))

@@ -7,6 +7,8 @@ carried to that step as they are, for all channels together, and its channel tab
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from nrm.capture import Linear
@@ -37,7 +39,13 @@ def mixing_steps(network: Network, low: Site, high: Site) -> list[int] | None:
 
 
 def adjacent_table(
-    network: Network, high: Site, arrivals: Arrivals, low: Site, values: Pushed, below: Pushed | None, mixing: list[int]
+    network: Network,
+    high: Site,
+    arrivals: Arrivals,
+    low: Site,
+    values: Pushed,
+    below: Pushed | None,
+    mixing: Sequence[int],
 ) -> Tensor | None:
     """``(K, batch, low channels, high channels)``; None is 0.
 

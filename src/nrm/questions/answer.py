@@ -90,7 +90,8 @@ class Answerer:
         if arrivals is None:
             return None
         if plan.mixing:
-            return self._contract(plan, arrivals, lower)
+            high, low = plan.meeting
+            return self.contract(high, low, plan.mixing, arrivals, lower)
         hub = plan.meeting[0]
         parts = parts_at(self._network, hub.site, arrivals, lower)
         if not absolute:
@@ -100,19 +101,32 @@ class Answerer:
             return None
         return hub.read((relevance if mask is None else relevance * mask).abs())
 
-    def _contract(self, plan: Plan, arrivals: Arrivals, lower: Pushed | None) -> Tensor | None:
-        high, low = plan.meeting
+    def contract(
+        self, high: Stop, low: Stop, mixing: Sequence[int], arrivals: Arrivals, lower: Pushed | None
+    ) -> Tensor | None:
+        """All pairs of blocks of two stops with a mixing step between them: ``(stack, batch, high, low)``."""
         mask = high.mask()
         if mask is not None:
             arrivals = arrivals.masked(mask)
         values = self._pushed(low, low.mask(), lower)
-        table = adjacent_table(self._network, high.site, arrivals, low.site, values, lower, list(plan.mixing))
+        table = adjacent_table(self._network, high.site, arrivals, low.site, values, lower, mixing)
         if table is None:
             return None
         table = table.transpose(2, 3)
         for axis, stop in ((2, high), (3, low)):
             table = stop.blocks[0].gather_channels(table, axis)
         return table
+
+    def arrivals_at(self, stop: Stop) -> Arrivals | None:
+        """What arrives at a stop without any event above it."""
+        return arrivals_at(self._network, self._base, stop.site)
+
+    def push_all(self, stops: Sequence[Stop], network: Network | None = None) -> list[Pushed | None]:
+        """For each of the stops, the values of all stops below it as fixed events, whatever their blocks."""
+        below: list[Pushed | None] = [None]
+        for stop in reversed(stops[1:]):
+            below.insert(0, self._pushed(stop, stop.mask(), below[0], network=network))
+        return below
 
     def _arrive(self, above: Sequence[Stop], goal: Stop, up: Rows) -> Arrivals | None:
         sites = [s.site for s in above] + [goal.site]
@@ -137,12 +151,13 @@ class Answerer:
         return lower
 
     def _pushed(
-        self, stop: Stop, mask: Tensor | None, lower: Pushed | None, channels: Sequence[int] | None = None
-    ) -> Pushed:
+        self, stop: Stop, mask: Tensor | None, lower: Pushed | None, channels: Sequence[int] | None = None,
+        network: Network | None = None,
+    ) -> Pushed:  # fmt: skip
         if mask is None:
             mask = torch.ones((1, *(1,) * len(stop.frame.shape)), dtype=torch.bool, device=self._like.device)
         wide = mask.to(self._like.dtype).expand(mask.shape[0], *stop.frame.shape)
-        return Pushed(self._network, stop.site, wide, lower, channels)
+        return Pushed(network or self._network, stop.site, wide, lower, channels)
 
 
 def _grid(rows: Rows, device: torch.device) -> tuple[Any, ...]:

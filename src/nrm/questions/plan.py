@@ -102,7 +102,7 @@ def make_plan(network: Network, stops: Sequence[Stop], *, memory: int, kept: boo
     ordered = tuple(sorted(stops, key=lambda s: s.site.order, reverse=True))
     candidates = [_plan(network, ordered, k, (), memory, kept) for k in range(len(ordered))]
     for k in range(len(ordered) - 1):
-        mixing = _contractible(network, ordered[k], ordered[k + 1])
+        mixing = contractible(network, ordered[k], ordered[k + 1])
         if mixing:
             candidates.append(_plan(network, ordered, k, tuple(mixing), memory, kept))
     if strategy is not None:
@@ -111,7 +111,7 @@ def make_plan(network: Network, stops: Sequence[Stop], *, memory: int, kept: boo
     return min(candidates, key=lambda plan: (plan.flops, -plan.first))
 
 
-def _contractible(network: Network, high: Stop, low: Stop) -> list[int] | None:
+def contractible(network: Network, high: Stop, low: Stop) -> list[int] | None:
     """The mixing steps between two stops that are both cut into channels or groups of them, and nothing else."""
     for stop in (high, low):
         if len(stop.blocks) != 1 or stop.blocks[0].channel_labels() is None:
@@ -124,7 +124,7 @@ def _plan(
 ) -> Plan:
     meeting = stops[first : first + (2 if mixing else 1)]
     above, below = stops[:first], stops[first + len(meeting) :]
-    forward = sum(step_flops(network, i) for i in range(len(network.tape.nodes)))
+    forward = model_flops(network)
     lines = [] if kept else [Line("base sweep", 1, sum(_reached_flops(network)))]
     pulls, pushes = 1, 1
     for upper, lower in itertools.pairwise((*above, meeting[0])):
@@ -152,8 +152,8 @@ def _chunk(
     network: Network, above: Sequence[Stop], meeting: Sequence[Stop], below: Sequence[Stop], entries: int
 ) -> tuple[int, int]:
     """How many blocks from above and from below are carried at once, so that so many entries are enough."""
-    up = entries // (6 * _widest(network, (*above, meeting[0])) * (2 if below else 1))
-    down = entries // (6 * _widest(network, (meeting[-1], *below)) * (2 if above else 1))
+    up = entries // (6 * widest(network, (*above, meeting[0])) * (2 if below else 1))
+    down = entries // (6 * widest(network, (meeting[-1], *below)) * (2 if above else 1))
     up, down = (max(1, min(n, math.prod(s.count for s in side))) for n, side in ((up, above), (down, below)))
     inner = meeting[0].frame.batch * math.prod(s.count for s in meeting)
     spelled = len(meeting) > 1 or len(meeting[0].blocks) > 1
@@ -234,6 +234,11 @@ def step_flops(network: Network, i: int) -> float:
     return size * (2.0 if isinstance(node.op, Combine) else 1.0)
 
 
+def model_flops(network: Network) -> float:
+    """The arithmetic of the model's own forward pass."""
+    return sum(step_flops(network, i) for i in range(len(network.tape.nodes)))
+
+
 def route_flops(network: Network, low: Site, high: Site) -> float:
     """The arithmetic of carrying one message between two sites."""
     route = between(network, low.node, high.node) - {low.node}
@@ -245,7 +250,7 @@ def _reached_flops(network: Network) -> list[float]:
     return [2 * step_flops(network, i) for i, reached in enumerate(network.rules.reached) if reached]
 
 
-def _widest(network: Network, stops: Sequence[Stop]) -> int:
+def widest(network: Network, stops: Sequence[Stop]) -> int:
     """The largest tensor that messages of this question pass."""
     nodes = network.tape.nodes
     low, high = min(s.site.node for s in stops), max(s.site.node for s in stops)

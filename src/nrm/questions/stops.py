@@ -55,6 +55,19 @@ class Stop:
         chosen = self.mask()
         return total if chosen is None else total & chosen
 
+    def own_masks(self, rows: Tensor) -> Tensor:
+        """The masks of every sample's own blocks, ``(stack, *shape)`` for rows ``(stack, batch)``; none where -1."""
+        total = (rows >= 0).view(*rows.shape, *(1,) * len(self.frame.layer_shape)).to(self.frame.device)
+        left = self.count
+        for blocks in self.blocks:
+            left //= blocks.count
+            numbers, places = torch.unique((rows.clamp(min=0) // left) % blocks.count, return_inverse=True)
+            masks = blocks.masks(numbers.tolist())
+            masks = masks.expand(len(numbers), self.frame.batch, *masks.shape[2:])
+            total = total & masks[places.to(masks.device), torch.arange(self.frame.batch, device=masks.device)]
+        total = total & self.set_mask() if self.sets else total
+        return self.frame.from_samples(total)
+
     @property
     def channels(self) -> bool:
         """Whether the blocks are channels and nothing else, which can travel together."""

@@ -162,6 +162,11 @@ class Set:
 
     layer: Layer
     expression: tuple[Any, ...]
+    sample: int | None = None
+
+    def of_sample(self, sample: int) -> Set:
+        """The same set as a question about one sample of a batch: ``R(...)`` answers for that sample only."""
+        return replace(self, sample=_integer(sample, "a sample"))
 
     def __and__(self, other: Set) -> Set:
         return self._with("and", other)
@@ -176,7 +181,7 @@ class Set:
         return self._with("minus", other)
 
     def __invert__(self) -> Set:
-        return Set(self.layer, ("not", self.expression))
+        return Set(self.layer, ("not", self.expression), self.sample)
 
     def __bool__(self) -> NoReturn:
         _no_truth(self)
@@ -185,7 +190,8 @@ class Set:
         return _show(str, self.layer, self.expression)
 
     def __repr__(self) -> str:
-        return _show(repr, self.layer, self.expression)
+        text = _show(repr, self.layer, self.expression)
+        return text if self.sample is None else f"({text}).of_sample({self.sample})"
 
     def _repr_html_(self) -> str:
         return f"<code>{html.escape(str(self))}</code>"
@@ -202,7 +208,10 @@ class Set:
                 got=f"{self.layer!r} and {other.layer!r}",
                 hint="pass both to R(...) for their joint relevance",
             )
-        return Set(self.layer, (operator, self.expression, other.expression))
+        samples = {s for s in (self.sample, other.sample) if s is not None}
+        if len(samples) > 1:
+            raise QuestionError("sets of different samples do not combine", got=f"{self!r} and {other!r}")
+        return Set(self.layer, (operator, self.expression, other.expression), next(iter(samples), None))
 
 
 @dataclass(frozen=True, repr=False)

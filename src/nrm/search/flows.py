@@ -1,0 +1,200 @@
+"""Flows: the combinations of blocks, one of every partition, that carry most of the relevance. Exact.
+
+Small questions are answered by their whole table, chunk by chunk, large ones by a best-first search from the output
+down (:mod:`nrm.search.prefixes`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nrm.errors import RuleError
+from nrm.questions.answer import Answerer
+from nrm.questions.plan import Plan, make_plan
+from nrm.questions.stops import Stop
+from nrm.questions.sweep import Base
+from nrm.questions.values import Layer, Partition, Set
+from nrm.rules import Network
+from nrm.search.found import Found
+from nrm.search.prefixes import Prefixes
+from nrm.search.ranking import Best, Queue, Request
+
+Progress = Callable[[Iterator[Any], int], Iterator[Any]]
+AFFORDABLE = 40.0
+"""Whole tables up to so many forward passes of arithmetic are not searched but computed."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One combination of blocks: its relevance, its share of the condition's, and its sets in the order asked for.
+
+    ``R(x, *flow)`` asks about its walks. ``certified`` says that no other combination can come before it.
+    """
+
+    sample: int
+    relevance: float
+    share: float
+    certified: bool
+    sets: tuple[Set, ...]
+
+    def __iter__(self) -> Iterator[Set]:
+        return iter(self.sets)
+
+    def __str__(self) -> str:
+        mark = "" if self.certified else "  (not certified)"
+        return f"{self.relevance:.4g}  {' & '.join(map(str, self.sets))}{mark}"
+
+    def record(self) -> dict[str, Any]:
+        """The columns of a table."""
+        blocks = {f"{s.layer}": _short(s) for s in self.sets}
+        return {**blocks, "relevance": self.relevance, "share": self.share, "certified": self.certified}
+
+
+def _short(chosen: Set) -> Any:
+    """The number of a block, or its numbers along every axis."""
+    index = chosen.expression[2]
+    return index[1:] if isinstance(index, tuple) else index
+
+
+class Flows(Found[Flow]):
+    """One list of flows per sample, best first. ``certified`` and ``gap`` say, per sample, how complete it is.
+
+    ``gap`` is how much more relevance than the last one listed a flow that was not found can have: 0 if certified.
+    """
+
+    def __init__(self, samples: Sequence[Sequence[Flow]], numbers: Sequence[int], gaps: Sequence[float]) -> None:
+        super().__init__("flows", samples, numbers)
+        self.gap = tuple(gaps)
+
+    @property
+    def certified(self) -> tuple[bool, ...]:
+        """Per sample, whether its list is exactly the best there is."""
+        return tuple(gap == 0 for gap in self.gap)
+
+
+def find_flows(
+    network: Network, base: Base, arguments: Sequence[Layer | Set | Partition], stops: Sequence[Stop],
+    conditions: Sequence[float], samples: Sequence[int], request: Request, *, memory: int, progress: Progress,
+) -> Flows:  # fmt: skip
+    """The best flows of every sample. ``conditions`` are the relevances that shares are taken of, sample by sample."""
+    search = FlowSearch(network, base, stops, samples, memory=memory, progress=progress)
+    best, rest = search.run(request)
+    lists, gaps = [], []
+    for sample, whole in zip(samples, conditions, strict=True):
+        found = []
+        for score, blocks, relevance in best[sample].found:
+            sets = _sets(search.stops, blocks, arguments, sample)
+            share = relevance / whole if whole else 0.0
+            found.append(Flow(sample, relevance, share, -score >= rest[sample], sets))
+        lists.append(found)
+        gaps.append(max(0.0, rest[sample] - best[sample].threshold))
+    return Flows(lists, samples, gaps)
+
+
+def _sets(stops: Sequence[Stop], rows: Sequence[int], arguments: Sequence[Any], sample: int) -> tuple[Set, ...]:
+    """The blocks of a combination as sets, in the order of the arguments."""
+    found: dict[int, Set] = {}
+    for stop, row in zip(stops, rows, strict=True):
+        left = stop.count
+        for position, blocks in zip(stop.axes, stop.blocks, strict=True):
+            left //= blocks.count
+            argument = arguments[position]
+            partition = Partition(argument) if isinstance(argument, Layer) else argument
+            place = (
+                torch.unravel_index(torch.tensor((row // left) % blocks.count), blocks.shape) if blocks.shape else ()
+            )
+            at = tuple(int(i) for i in place)
+            chosen = partition.layer.all if not at else partition[at[0] if len(at) == 1 else at]
+            found[position] = chosen.of_sample(sample)
+    return tuple(found[position] for position in sorted(found))
+
+
+class FlowSearch:
+    """The search for the flows of one question. Stops without blocks are fixed events."""
+
+    def __init__(
+        self, network: Network, base: Base, stops: Sequence[Stop], samples: Sequence[int], *,
+        memory: int, progress: Progress,
+    ) -> None:  # fmt: skip
+        self.stops = tuple(sorted(stops, key=lambda s: s.site.order, reverse=True))
+        self._network = network
+        self._samples = list(samples)
+        self._progress = progress
+        self._answerer = Answerer(network, base, memory=memory, progress=progress)
+        self._plan = make_plan(network, stops, memory=memory, kept=True)
+        self._memory = memory
+
+    def run(self, request: Request) -> tuple[dict[int, Best], dict[int, float]]:
+        """Per sample: the best combinations, and the bound of all that were not looked at."""
+        if request.method == "greedy":
+            return self._greedy(request), dict.fromkeys(self._samples, math.inf)
+        if affordable(self._plan):
+            return self._enumerate(request), dict.fromkeys(self._samples, 0.0)
+        try:
+            return self._search(request)
+        except RuleError:  # an op whose single weights are not known has no bound
+            return self._greedy(request), dict.fromkeys(self._samples, math.inf)
+
+    def _enumerate(self, request: Request) -> dict[int, Best]:
+        """The best entries of the whole table, chunk by chunk."""
+        plan, best = self._plan, {s: Best(request.k) for s in self._samples}
+        order = [self.stops.index(stop) for stop in (*plan.above, *plan.below, *plan.meeting)]
+        for rows, part in self._answerer.parts(plan):
+            rows = (*rows, *(list(range(stop.count)) for stop in plan.meeting))
+            blocks = _Blocks(rows, order)
+            for s in self._samples:
+                relevance = part[:, s].flatten()
+                best[s].add(request.score(relevance), relevance, blocks)
+        return best
+
+    def _search(self, request: Request) -> tuple[dict[int, Best], dict[int, float]]:
+        """Best-first: the prefix that can reach farthest is extended, until nothing left can reach the list."""
+        prefixes = Prefixes(self._network, self._answerer, self.stops, memory=self._memory, bounded=True)
+        best, queues = {s: Best(request.k) for s in self._samples}, {s: Queue() for s in self._samples}
+        for queue in queues.values():
+            queue.push(math.inf, prefixes.root)
+        left, width = max(1, int(request.effort / prefixes.cost)), 4
+        for _ in self._progress(iter(range(left)), left):
+            batch = {s: queues[s].pop(best[s].threshold, min(width, left)) for s in self._samples}
+            if left <= 0 or not any(batch.values()):
+                break
+            left -= max(map(len, batch.values()))
+            width = min(2 * width, prefixes.width)
+            for s, extension in prefixes.extend(batch):
+                extension.rank(request, best[s], queues[s])
+        return best, {s: queues[s].reach(best[s].threshold) for s in self._samples}
+
+    def _greedy(self, request: Request) -> dict[int, Best]:
+        """Layer by layer, keeping the k prefixes of the largest relevance."""
+        prefixes = Prefixes(self._network, self._answerer, self.stops, memory=self._memory, bounded=False)
+        best, beam = {s: Best(request.k) for s in self._samples}, {s: [prefixes.root] for s in self._samples}
+        while any(beam.values()):
+            queues = {s: Queue() for s in self._samples}
+            for s, extension in prefixes.extend(beam):
+                extension.rank(request, best[s], queues[s])
+            beam = {s: queues[s].pop(0.0, request.k) for s in self._samples}
+        return best
+
+
+class _Blocks:
+    """Which blocks the entries of a chunk of a table are, in the order of the stops."""
+
+    def __init__(self, rows: Sequence[list[int]], order: Sequence[int]) -> None:
+        self._rows = rows
+        self._order = order
+
+    def __call__(self, at: Tensor) -> list[tuple[int, ...]]:
+        places = torch.unravel_index(at, [len(r) for r in self._rows])
+        numbers = {stop: [r[i] for i in p.tolist()] for stop, r, p in zip(self._order, self._rows, places, strict=True)}
+        return list(zip(*(numbers[stop] for stop in sorted(numbers)), strict=True))
+
+
+def affordable(plan: Plan) -> bool:
+    """Whether the whole table of a question is small enough to be computed."""
+    return plan.flops + 8.0 * math.prod(plan.shape) <= max(AFFORDABLE * plan.forward, 1e9)
