@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def mlp(*sizes: int) -> nn.Sequential:
 @pytest.fixture(params=["table", "search"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Flows from the whole table, and by best-first search."""
-    monkeypatch.setattr("nrm.search.flows.affordable", lambda plan: request.param == "table")
+    monkeypatch.setattr("nrm.search.flows.table_cost", lambda plan: 0.0 if request.param == "table" else math.inf)
     return str(request.param)
 
 
@@ -171,7 +172,7 @@ def test_greedy_can_miss_the_best_and_says_so() -> None:
 
 
 def test_a_search_that_ends_early_says_what_is_certain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nrm.search.flows.affordable", lambda plan: False)
+    monkeypatch.setattr("nrm.search.flows.table_cost", lambda plan: math.inf)
     R = network("lrp-0", "input")
     layers = [nrm.layer(name).channels for name in ("c1", "b2", "c3", "fc1")]
     exact = R.flows(*layers, k=8)
@@ -183,6 +184,14 @@ def test_a_search_that_ends_early_says_what_is_certain(monkeypatch: pytest.Monke
         assert exact[s][0].relevance <= last + hasty.gap[s] + 1e-12
         sure = [f.relevance for f in found if f.certified]
         assert sure == pytest.approx([f.relevance for f in exact[s]][: len(sure)])
+
+
+def test_a_search_without_end_gives_way_to_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nrm.search.flows.table_cost", lambda plan: 50.0)
+    R = network("lrp-0", "input")
+    layers = [nrm.layer(name).channels for name in ("c1", "b2", "c3", "fc1")]
+    monkeypatch.setattr("nrm.search.ranking.Request.bound", lambda self, relevance, total: total * 1e9)
+    check(R, tuple(layers), 6, "+")
 
 
 @pytest.mark.parametrize(

@@ -492,8 +492,8 @@ class SampleMeasure(Measure):
 
 
 def _progress(show: bool | None) -> Any:
-    def bar(chunks: Iterator[Any], total: int) -> Iterator[Any]:
-        hidden = show is False or (show is None and total < 2)
+    def bar(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
+        hidden = show is False or (show is None and total is not None and total < 2)
         delay = 0.0 if show else 2.0
         shown = tqdm(chunks, total=total, disable=hidden, delay=delay, desc="sweeps", leave=False)
         with contextlib.closing(shown):

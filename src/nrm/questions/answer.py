@@ -25,7 +25,12 @@ class Answerer:
     """Carries out plans on one network with one kept base sweep."""
 
     def __init__(
-        self, network: Network, base: Base, *, memory: int, progress: Callable[[Iterator[Any], int], Iterator[Any]]
+        self,
+        network: Network,
+        base: Base,
+        *,
+        memory: int,
+        progress: Callable[[Iterator[Any], int | None], Iterator[Any]],
     ) -> None:
         self._network = network
         self._base = base

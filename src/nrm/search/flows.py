@@ -6,6 +6,7 @@ down (:mod:`nrm.search.prefixes`).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from nrm.search.found import Found
 from nrm.search.prefixes import Prefixes
 from nrm.search.ranking import Best, Queue, Request
 
-Progress = Callable[[Iterator[Any], int], Iterator[Any]]
+Progress = Callable[[Iterator[Any], int | None], Iterator[Any]]
 AFFORDABLE = 40.0
 """Whole tables up to so many forward passes of arithmetic are not searched but computed."""
 
@@ -134,12 +135,16 @@ class FlowSearch:
         """Per sample: the best combinations, and the bound of all that were not looked at."""
         if request.method == "greedy":
             return self._greedy(request), dict.fromkeys(self._samples, math.inf)
-        if affordable(self._plan):
+        table = table_cost(self._plan)
+        if affordable(table):
             return self._enumerate(request), dict.fromkeys(self._samples, 0.0)
-        try:
-            return self._search(request)
+        try:  # where the table can be had as well, the search may take half as long
+            best, rest = self._search(request, min(request.effort, table / 2))
         except RuleError:  # an op whose single weights are not known has no bound
-            return self._greedy(request), dict.fromkeys(self._samples, math.inf)
+            best, rest = self._greedy(request), dict.fromkeys(self._samples, math.inf)
+        if any(rest.values()) and table <= request.effort:
+            return self._enumerate(request), dict.fromkeys(self._samples, 0.0)
+        return best, rest
 
     def _enumerate(self, request: Request) -> dict[int, Best]:
         """The best entries of the whole table, chunk by chunk."""
@@ -149,18 +154,17 @@ class FlowSearch:
             rows = (*rows, *(list(range(stop.count)) for stop in plan.meeting))
             blocks = _Blocks(rows, order)
             for s in self._samples:
-                relevance = part[:, s].flatten()
-                best[s].add(request.score(relevance), relevance, blocks)
+                best[s].add(request, part[:, s].flatten(), blocks)
         return best
 
-    def _search(self, request: Request) -> tuple[dict[int, Best], dict[int, float]]:
+    def _search(self, request: Request, effort: float) -> tuple[dict[int, Best], dict[int, float]]:
         """Best-first: the prefix that can reach farthest is extended, until nothing left can reach the list."""
         prefixes = Prefixes(self._network, self._answerer, self.stops, memory=self._memory, bounded=True)
         best, queues = {s: Best(request.k) for s in self._samples}, {s: Queue() for s in self._samples}
         for queue in queues.values():
             queue.push(math.inf, prefixes.root)
-        left, width = max(1, int(request.effort / prefixes.cost)), 4
-        for _ in self._progress(iter(range(left)), left):
+        left, width = max(1, int(effort / prefixes.cost)), 4
+        for _ in self._progress(itertools.count(), None):
             batch = {s: queues[s].pop(best[s].threshold, min(width, left)) for s in self._samples}
             if left <= 0 or not any(batch.values()):
                 break
@@ -195,6 +199,11 @@ class _Blocks:
         return list(zip(*(numbers[stop] for stop in sorted(numbers)), strict=True))
 
 
-def affordable(plan: Plan) -> bool:
-    """Whether the whole table of a question is small enough to be computed."""
-    return plan.flops + 8.0 * math.prod(plan.shape) <= max(AFFORDABLE * plan.forward, 1e9)
+def table_cost(plan: Plan) -> float:
+    """What the whole table of a question costs, in forward passes of arithmetic."""
+    return (plan.flops + 8.0 * math.prod(plan.shape)) / plan.forward
+
+
+def affordable(table: float) -> bool:
+    """Whether a table of such a cost is computed without a search."""
+    return table <= AFFORDABLE

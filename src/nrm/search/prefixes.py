@@ -42,8 +42,7 @@ class Extension(NamedTuple):
     def rank(self, request: Request, best: Best, queue: Queue) -> None:
         """Puts findings onto the list, and prefixes into the queue."""
         if self.complete:
-            relevance = self.relevance.flatten()
-            best.add(request.score(relevance), relevance, self._blocks)
+            best.add(request, self.relevance.flatten(), self._blocks)
             return
         reach = request.score(self.relevance) if self.total is None else request.bound(self.relevance, self.total)
         live = reach > 0 if self.total is None else self.total > 0

@@ -14,6 +14,8 @@ from nrm.errors import QuestionError
 
 SIGNS = ("+", "-", "abs")
 METHODS = ("exact", "greedy")
+PIECE = 2**21
+"""How many combinations are ranked at once: the list fills early, and most pieces have nothing for it."""
 
 
 class Request(NamedTuple):
@@ -39,7 +41,9 @@ class Request(NamedTuple):
 
     def score(self, relevance: Tensor) -> Tensor:
         """What is to be large."""
-        return {"+": relevance, "-": -relevance, "abs": relevance.abs()}[self.sign]
+        if self.sign == "+":
+            return relevance
+        return -relevance if self.sign == "-" else relevance.abs()
 
     def bound(self, relevance: Tensor, total: Tensor) -> Tensor:
         """How large it can be among the walks of an event, with room for rounding."""
@@ -59,14 +63,20 @@ class Best:
         """What a combination must exceed (or equal) to get onto the list."""
         return -self.found[-1][0] if len(self.found) == self.k else 0.0
 
-    def add(self, scores: Tensor, relevance: Tensor, blocks: Callable[[Tensor], Sequence[tuple[int, ...]]]) -> None:
-        """Takes in the best of many combinations; ``blocks`` tells which ones these are."""
-        at = (scores >= max(self.threshold, torch.finfo(scores.dtype).tiny)).nonzero()[:, 0]
-        if len(at) > self.k:
-            least = scores[at].topk(self.k).values[-1]
-            at = at[scores[at] >= least]
-        entries = zip(scores[at].tolist(), blocks(at), relevance[at].tolist(), strict=True)
-        self.found = sorted({*self.found, *((-score, block, value) for score, block, value in entries)})[: self.k]
+    def add(self, request: Request, relevance: Tensor, blocks: Callable[[Tensor], Sequence[tuple[int, ...]]]) -> None:
+        """Takes in the best of many combinations, piece by piece; ``blocks`` tells which ones these are."""
+        begin = 0
+        for piece in torch.split(relevance, PIECE):
+            scores = request.score(piece)
+            least = max(self.threshold, torch.finfo(scores.dtype).tiny)
+            if float(scores.amax()) >= least:
+                if scores.numel() > self.k:
+                    least = max(least, float(scores.topk(self.k).values[-1]))
+                at = (scores >= least).nonzero()[:, 0]
+                entries = zip(scores[at].tolist(), blocks(at + begin), piece[at].tolist(), strict=True)
+                new = {(-score, block, value) for score, block, value in entries}
+                self.found = sorted({*self.found, *new})[: self.k]
+            begin += piece.numel()
 
 
 class Queue:
