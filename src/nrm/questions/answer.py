@@ -19,6 +19,8 @@ from nrm.rules import Arrivals, Network, total_of
 
 Rows = tuple[list[int], ...]
 """Some blocks of every one of several stops, by number."""
+Progress = Callable[[Iterator[Any], int | None], Iterator[Any]]
+"""Shows how far an iteration is; None if nobody knows how long it will be."""
 
 
 class Answerer:

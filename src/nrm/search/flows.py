@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import RuleError
-from nrm.questions.answer import Answerer
+from nrm.questions.answer import Answerer, Progress
 from nrm.questions.plan import Plan, make_plan
 from nrm.questions.stops import Stop
 from nrm.questions.sweep import Base
@@ -26,9 +26,10 @@ from nrm.search.found import Found
 from nrm.search.prefixes import Prefixes
 from nrm.search.ranking import Best, Queue, Request
 
-Progress = Callable[[Iterator[Any], int | None], Iterator[Any]]
 AFFORDABLE = 40.0
 """Whole tables up to so many forward passes of arithmetic are not searched but computed."""
+SMALL = 2.5e7
+"""Networks with fewer operations than these are counted as if they had so many."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class _Blocks:
 
 def table_cost(plan: Plan) -> float:
     """What the whole table of a question costs, in forward passes of arithmetic."""
-    return (plan.flops + 8.0 * math.prod(plan.shape)) / plan.forward
+    return (plan.flops + 8.0 * math.prod(plan.shape)) / max(plan.forward, SMALL)
 
 
 def affordable(table: float) -> bool:
