@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,12 +28,15 @@ GAP = 0.07
 SPAN = 1.35
 """The length of ribbons."""
 LETTER = 0.068
+THIN = 0.12
 PAD = 0.06
-HEAD, FOOT, SIDE = 0.78, 0.42, 0.18
+HEADS = 0.42
+"""What stands above a column: its name and its facts."""
+HEAD, FOOT, SIDE = HEADS + 0.55, 0.42, 0.18
 LONGEST = 22  # letters of a name
 
 TEXT_POINTS = 8.0
-GREY, PALE_GREY = "#dddddd", "#f3f3f3"
+RESTS, ELSEWHERE = ("#dddddd", FRAME), ("#f6f6f6", "#e4e4e4")  # face and edge
 
 
 def flows(
@@ -102,8 +106,14 @@ def flows(
     _draw(page, read, labels, notes)
     text = _title(one, sample, len(R)) if title is None else title
     if text:
-        page.ax.set_title(text, parse_math=False, color=INK, fontsize="medium", pad=12)
+        _draw_title(page, text)
     return page.ax
+
+
+def _draw_title(page: Page, text: str) -> None:
+    letters = int((page.left(len(page.boxes)) - page.span) / (1.25 * LETTER))
+    lines = textwrap.wrap(text, letters)
+    page.ax.set_title("\n".join(lines), parse_math=False, color=INK, fontsize="medium", pad=72 * (HEADS + 0.08))
 
 
 def _title(R: Measure, sample: int, count: int) -> str:
@@ -144,14 +154,31 @@ class Page(NamedTuple):
 
 
 def _widths(read: Flows) -> list[float]:
-    """The width of the boxes of every column: its longest name and number."""
-    return [
-        max(len(_shorten(n.text)) + len(percent(n.share)) + 2 for n in c.nodes) * LETTER + 2 * PAD for c in read.columns
-    ]
+    """The width of the boxes of every column: its longest name and number, or what stands above it."""
+    found = []
+    for column in read.columns:
+        letters = max(len(shorten(node.text)) + len(percent(node.share)) + 2 for node in column.nodes)
+        head = max(1.3 * len(_tail(column.name)), 0.93 * len(_facts(column)))
+        found.append(max(letters, head) * LETTER + 2 * PAD)
+    return found
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """A name that fits into a box.
+
+    >>> shorten("Old English sheepdog, bobtail")
+    'Old English sheepdog,…'
+    """
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _tail(name: str) -> str:
+    """The end of a layer's name, which tells more than its beginning."""
+    return name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
+
+
+def _facts(column: Column) -> str:
+    return column.what + (f" · Σ|R| {percent(column.absolute)}" if column.absolute > 1.005 else "")
 
 
 def _room(read: Flows, body: float) -> float:
@@ -251,26 +278,22 @@ def _draw_node(page: Page, column: int, node: Node, top: float) -> None:
     with extra("viz", "nrm.plot.flows"):
         from matplotlib.patches import Rectangle
     x, width, height = page.left(column), page.boxes[column], page.body * node.height
-    fill = {"rest": GREY, "elsewhere": PALE_GREY}.get(node.kind) or (ABOVE if node.share > 0 else BELOW)[1]
-    edge = FRAME if node.kind != "block" else (ABOVE if node.share > 0 else BELOW)[3]
-    hatch = "////" if node.kind == "elsewhere" else None
-    box = Rectangle((x, top), width, height, facecolor=fill, edgecolor=edge, linewidth=0.6, hatch=hatch)
-    box.set_gid(f"node {column} {_key(node)}")
+    hue = {"rest": RESTS, "elsewhere": ELSEWHERE}.get(node.kind) or (ABOVE if node.share > 0 else BELOW)[1:4:2]
+    thin = height < THIN  # lines around so low a box would strike out the text
+    box = Rectangle((x, top), width, height, facecolor=hue[0], edgecolor="none" if thin else hue[1], linewidth=0.6)
+    box.set(gid=f"node {column} {_key(node)}", clip_on=False, hatch="////" if hue is ELSEWHERE and not thin else None)
     page.ax.add_patch(box)
     y = top + height / 2
     style: dict[str, Any] = {"color": INK, "fontsize": TEXT_POINTS, "va": "center_baseline", "parse_math": False}
-    page.ax.text(x + PAD, y, _shorten(node.text), ha="left", **style)
+    page.ax.text(x + PAD, y, shorten(node.text), ha="left", **style)
     page.ax.text(x + width - PAD, y, percent(node.share), ha="right", **style)
 
 
 def _draw_head(page: Page, i: int, column: Column) -> None:
     x = page.left(i) + page.boxes[i] / 2
-    facts = [column.what]
-    if column.absolute > 1.005:
-        facts.append(f"|R| {percent(column.absolute)}")
     style: dict[str, Any] = {"ha": "center", "va": "bottom", "color": INK, "parse_math": False, "clip_on": False}
-    page.ax.text(x, -0.23, column.name, fontsize=TEXT_POINTS + 1, fontweight="bold", **style)
-    page.ax.text(x, -0.08, " · ".join(facts), fontsize=NOTE_POINTS - 0.5, **style)
+    page.ax.text(x, -0.23, _tail(column.name), fontsize=TEXT_POINTS + 1, fontweight="bold", **style)
+    page.ax.text(x, -0.08, _facts(column), fontsize=NOTE_POINTS - 0.5, **style)
 
 
 def _draw_foot(ax: Axes, read: Flows, labels: tuple[str, str], notes: list[str]) -> None:

@@ -162,7 +162,9 @@ def _joined(vectors: Vectors, mine: npt.NDArray[np.bool_], k: int, fit: Any) -> 
     """The cluster of every block of one sample, -1 for what is not its own."""
     labels = np.full(len(vectors), -1)
     own = vectors[mine]
-    if len(own):
+    if len(np.unique(own[: 64 * k], axis=0)) > k:  # the usual case, without sorting all of them
+        labels[mine] = fit(own)
+    elif len(own):
         distinct, which = np.unique(own, axis=0, return_inverse=True)
         labels[mine] = which.reshape(-1) if len(distinct) <= k else fit(own)
     return labels
