@@ -251,8 +251,8 @@ def test_small_tables_come_near_the_best_of_all_groupings(signed: bool) -> None:
         ours = float(_share_kept(table, *(torch.from_numpy(g)[None] for g in _grouped([table[0]], 2))))
         assert ours <= best + 1e-9
         ratios.append(ours / best)
-    assert np.mean(ratios) > 0.9
-    assert min(ratios) > 0.6
+    assert np.mean(ratios) > 0.97
+    assert min(ratios) > 0.75
 
 
 def planted(seed: int, sizes: Sequence[int], k: int, signed: bool) -> tuple[list[Tensor], list[list[int]]]:

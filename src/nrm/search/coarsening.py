@@ -34,6 +34,10 @@ Labels = npt.NDArray[np.int64]
 
 ROUNDS = 20
 """How often blocks are moved at most, all layers in turn; about five are enough."""
+CHANCES, SMALL = 8, 256
+"""How many random beginnings there are besides the good one, and for how many blocks at most; the best end counts.
+They find the optimum of small tables more often. For VGG16's 512 x 512 three of them gained 0 to 3 % and took more
+than three times as long."""
 SEEDS = 2
 """How many seeds there are for every group; they are merged to the groups that the moves begin with."""
 
@@ -204,11 +208,20 @@ def _summed(share: Tensor, labels: Tensor) -> Tensor:
 
 
 def _grouped(tables: list[Tensor], k: int) -> list[Labels]:
-    """The groups of one sample's layers, from input to output, for the tables between them."""
+    """The groups of one sample's layers, from input to output, for the tables between them: the best of all starts."""
     signed = [torch.stack(_signs(table), -1).numpy() for table in tables]
     signed = [p if p[..., 1].any() else p[..., :1] for p in signed]
     sides = [[*([signed[i - 1].swapaxes(0, 1)] if i else []), *signed[i : i + 1]] for i in range(len(tables) + 1)]
-    labels = [_begin(Profiles.of(side), k) for side in sides]
+    random = np.random.default_rng(0)
+    starts = [[_begin(Profiles.of(side), k) for side in sides]]
+    if sum(len(side[0]) for side in sides) <= SMALL:
+        starts += [[random.integers(k, size=len(side[0])) for side in sides] for _ in range(CHANCES)]
+    found = [_settle(sides, labels, k) for labels in starts]
+    return max(found, key=lambda labels: _content(signed, labels, k))
+
+
+def _settle(sides: list[list[Array]], labels: list[Labels], k: int) -> list[Labels]:
+    """Moves blocks of all layers in turn until none wants to."""
     for _ in range(ROUNDS):
         moved = 0
         for i, side in enumerate(sides):
@@ -218,6 +231,15 @@ def _grouped(tables: list[Tensor], k: int) -> list[Labels]:
         if not moved:
             break
     return labels
+
+
+def _content(tables: list[Array], labels: list[Labels], k: int) -> float:
+    """The pair information of all grouped tables."""
+    total = 0.0
+    for p, low, high in zip(tables, labels, labels[1:], strict=False):
+        coarse = _add_up(_add_up(p, low, k).swapaxes(0, 1), high, k).swapaxes(0, 1)
+        total += float(_information(torch.from_numpy(coarse)))
+    return total
 
 
 @dataclass(frozen=True, eq=False)
