@@ -120,6 +120,33 @@ def test_channels_last_and_recurrent_axes() -> None:
     assert labels_of(nrm.cluster(R, R["1"].with_channels(0), k=3)).shape == (2, 1, 5)
 
 
+class Folded(nn.Module):
+    """Several pictures per sample, folded into the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.relu, self.head = nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Linear(2 * 4 * 25, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.relu(self.conv(x.flatten(0, 1)))
+        return self.head(h.reshape(len(x), -1))
+
+
+def test_samples_that_share_a_tensor_cluster_their_own_positions() -> None:
+    torch.manual_seed(0)
+    model = Folded()
+    for parameter in model.parameters():
+        parameter.data.abs_()
+    R = nrm.measure(model, torch.rand(3, 2, 3, 5, 5), rules="epsilon-plus")
+    parts = nrm.cluster(R, "relu", k=3)
+    own = labels_of(parts).flatten(1) >= 0
+    torch.testing.assert_close(R(parts).sum(1), torch.ones(3))
+    assert (own.sum(0) == 1).all()
+    for sample in range(3):
+        alone = R.sample(sample)
+        torch.testing.assert_close(alone(nrm.cluster(alone, "relu", k=3)), R(parts)[sample : sample + 1])
+
+
 def test_other_partitions_cluster_their_own_blocks() -> None:
     R = convolutions()
     a = R["1"]
