@@ -45,6 +45,7 @@ from nrm.rules import (
     ZPlus,
     composite,
 )
+from nrm.search import cluster, coarsen
 
 layer = Layer
 """A layer by name, before any measure exists: ``nrm.layer("features.26").channels``."""
@@ -95,6 +96,8 @@ __all__ = [
     "ZBox",
     "ZPlus",
     "__version__",
+    "cluster",
+    "coarsen",
     "composite",
     "input",
     "layer",

@@ -5,11 +5,13 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 
 * :func:`heatmap`: one heat map, alone or over its image, on an ``ax`` of yours or a new one.
 * :func:`montage`: a grid, one row per image, the image and its heat maps side by side.
-* :func:`diverging`: the colour map of both.
+* :func:`flows`: layers as columns, relevance as ribbons between their strongest blocks.
+* :func:`diverging`: the colour map of all.
 """
 
 from nrm.plot.colors import diverging
+from nrm.plot.flow import flows
 from nrm.plot.grid import montage
 from nrm.plot.heat import heatmap
 
-__all__ = ["diverging", "heatmap", "montage"]
+__all__ = ["diverging", "flows", "heatmap", "montage"]

@@ -79,7 +79,7 @@ def heatmap(
     try:
         look = read_look(cmap, alpha, scale, smooth)
         heat = read_heat(relevance, image, look, value, rest)
-        ax = _new_axes(heat.size, colorbar) if ax is None else _check_axes(ax)
+        ax = _new_axes(heat.size, colorbar) if ax is None else check_axes(ax, "nrm.plot.heatmap")
     except NrmError as error:
         error.at("nrm.plot.heatmap")
         raise
@@ -258,6 +258,16 @@ def short(number: float, plus: bool = False) -> str:
     return _minus(mantissa) + (f"·10{power}" if power else "")
 
 
+def percent(share: float) -> str:
+    """A share as people write it: two digits below 10 %, whole numbers above.
+
+    >>> percent(0.0344), percent(-0.123), percent(1.0), percent(0.0)
+    ('3.4 %', '−12 %', '100 %', '0 %')
+    """
+    text = f"{100 * share:.1f}" if abs(share) < 0.0995 else f"{100 * share:.0f}"
+    return f"{_minus(text) if float(text) else 0} %"
+
+
 def _minus(text: str) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
@@ -273,8 +283,9 @@ def _new_axes(size: tuple[int, int], colorbar: bool) -> Axes:
     return plt.subplots(figsize=figsize, layout="constrained")[1]
 
 
-def _check_axes(ax: object) -> Axes:
-    with extra("viz", "nrm.plot.heatmap"):
+def check_axes(ax: object, needed_by: str) -> Axes:
+    """Refuse what is not one axes, such as a grid of them."""
+    with extra("viz", needed_by):
         from matplotlib.axes import Axes
     if not isinstance(ax, Axes):
         raise QuestionError(

@@ -1,0 +1,213 @@
+"""Grouping the blocks of a layer by what they hold: k-means over activations.
+
+A group is a union of blocks, so grouping is a label map and nothing else: ``layer.groups(labels)``. Every sample has a
+map of its own; the measure of one sample gives one map, which fits every measure with that layer.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nrm.errors import NrmError, QuestionError
+from nrm.extras import extra
+from nrm.questions.frame import Blocks
+from nrm.questions.plan import Plan
+from nrm.questions.values import Layer, Partition, Set
+
+Vectors = npt.NDArray[np.float64]
+Fit = Callable[[Vectors], npt.NDArray[np.int64]]
+
+STARTS = 4
+"""How often k-means begins anew; the best of them is taken."""
+
+
+class Asked(Protocol):
+    """What grouping needs of a measure."""
+
+    @property
+    def _samples(self) -> range: ...
+
+    def __call__(self, *arguments: Layer | Set | Partition) -> Tensor: ...
+
+    def __len__(self) -> int: ...
+
+    def plan(self, *arguments: Layer | Set | Partition) -> Plan: ...
+
+    def values(self, layer: Layer | str) -> Tensor: ...
+
+
+def cluster(R: Asked, layer: Layer | Partition | str, k: int = 8, *, seed: int = 0) -> Partition:
+    """The positions of a layer in ``k`` clusters of similar activations, for every sample by itself.
+
+    k-means over the positions, each the vector of its channels; all channels of a position share its cluster. Clusters
+    are numbered by decreasing relevance. Where a sample has fewer than ``k`` distinct positions, each of them is a
+    cluster, and the other clusters are empty. The same seed gives the same clusters.
+
+    A partition says what else is to be clustered: ``a.channels`` by their maps, ``a.axis(0)``, or some positions only,
+    ``a.positions[4:8, 4:8]`` (the others are left out). Needs the extra ``cluster`` (scikit-learn).
+
+    >>> import nrm
+    >>> _ = torch.manual_seed(0)
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(384, 2))
+    >>> R = nrm.measure(model, torch.rand(2, 1, 10, 10))
+    >>> parts = nrm.cluster(R, "1", k=3)
+    >>> R(parts).shape, R(parts, R["1"].channels).shape
+    (torch.Size([2, 3]), torch.Size([2, 3, 6]))
+    """
+    try:
+        partition = _read(layer)
+        count = read_count(k)
+        blocks = blocks_of(R, partition)
+        vectors = _vectors(R, blocks, partition)
+        fit = _k_means(count, seed)
+    except NrmError as error:
+        raise error.at("nrm.cluster") from None
+    labels = np.stack([_joined(one, mine, count, fit) for one, mine in zip(vectors, _owned(R, blocks), strict=True)])
+    grouped = grouped_by(R, partition, blocks, torch.from_numpy(labels))
+    return grouped_by(R, partition, blocks, ranked(torch.from_numpy(labels), R(grouped)))
+
+
+def read_count(k: Any) -> int:
+    """A positive number of groups."""
+    try:
+        count = operator.index(k)
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(k, bool):
+        raise QuestionError("not a number of groups", got=f"k={k!r}", expected="an integer from 1")
+    return count
+
+
+def _read(layer: Any) -> Partition:
+    if isinstance(layer, str):
+        layer = Layer(layer)
+    if isinstance(layer, Layer):
+        return layer.positions
+    if not isinstance(layer, Partition):
+        raise QuestionError(
+            "not a layer", got=repr(layer)[:120], expected="a layer, its name, or a partition such as a.positions"
+        )
+    return layer
+
+
+def blocks_of(R: Asked, partition: Partition) -> Blocks:
+    """A partition with its geometry in this measure."""
+    blocks = R.plan(partition).stops[0].blocks[0]
+    if blocks.picked is not None and len(set(blocks.picked.flatten().tolist())) < blocks.count:
+        raise QuestionError("a block is chosen twice", got=str(partition), expected="every block at most once")
+    return blocks
+
+
+def _vectors(R: Asked, blocks: Blocks, partition: Partition) -> Vectors:
+    """The activations of every block: ``(samples, blocks, entries)``."""
+    shape = blocks.frame.layer_shape
+    if blocks.axes is None or not blocks.axes:
+        raise QuestionError(
+            f"layer {partition.layer} has no {'blocks along axes' if blocks.axes is None else 'positions'}",
+            got=f"{partition}, layer shape {shape}",
+            expected="a layer with positions, such as (channels, height, width), or a partition along its axes",
+            hint=None if blocks.axes is None else "nrm.cluster(R, a.channels, k), or nrm.coarsen for channels",
+        )
+    values = R.values(partition.layer)
+    values = values.expand(len(R), *shape).permute(0, *(a + 1 for a in blocks.axes), *_others(blocks))
+    flat = values.reshape(len(R), math.prod(blocks.full), -1)
+    flat = flat if blocks.picked is None else flat[:, blocks.picked.flatten().to(flat.device)]
+    if not bool(torch.isfinite(flat).all()):
+        raise QuestionError(
+            f"layer {partition.layer} has activations that are not finite",
+            got=f"{int((~torch.isfinite(flat)).sum())} of {flat.numel()}", expected="finite numbers",
+        )  # fmt: skip
+    return flat.double().cpu().numpy()
+
+
+def _others(blocks: Blocks) -> list[int]:
+    assert blocks.axes is not None
+    return [a + 1 for a in range(len(blocks.frame.layer_shape)) if a not in blocks.axes]
+
+
+def _owned(R: Asked, blocks: Blocks) -> npt.NDArray[np.bool_]:
+    """Which blocks are a sample's own; all of them, unless samples share one tensor."""
+    frame = blocks.frame
+    if frame.sample is not None or frame.owner is None:
+        return np.ones((len(R), blocks.count), dtype=bool)
+    mine = frame.owner[None] == torch.tensor(list(R._samples), device=frame.device).view(-1, *(1,) * len(frame.shape))
+    return blocks.read(mine[None].long())[0].reshape(len(R), -1).gt(0).cpu().numpy()
+
+
+def _k_means(k: int, seed: Any) -> Fit:
+    if not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise QuestionError("not a seed", got=f"seed={seed!r}", expected="an integer from 0 to 2**32 - 1")
+    with extra("cluster", "nrm.cluster"):
+        from sklearn.cluster import KMeans
+        from threadpoolctl import threadpool_limits
+
+    def fit(vectors: Vectors) -> npt.NDArray[np.int64]:
+        with threadpool_limits(1, "openmp"):  # threads add up in any order, so that rounding would differ
+            found: npt.NDArray[np.int64] = KMeans(k, n_init=STARTS, random_state=seed).fit(vectors).labels_
+        return found
+
+    return fit
+
+
+def _joined(vectors: Vectors, mine: npt.NDArray[np.bool_], k: int, fit: Any) -> npt.NDArray[np.int64]:
+    """The cluster of every block of one sample, -1 for what is not its own."""
+    labels = np.full(len(vectors), -1)
+    own = vectors[mine]
+    if len(np.unique(own[: 64 * k], axis=0)) > k:  # the usual case, without sorting all of them
+        labels[mine] = fit(own)
+    elif len(own):
+        distinct, which = np.unique(own, axis=0, return_inverse=True)
+        labels[mine] = which.reshape(-1) if len(distinct) <= k else fit(own)
+    return labels
+
+
+# ---- label maps ------------------------------------------------------------------------------------------------------
+
+
+def ranked(labels: Tensor, relevance: Tensor) -> Tensor:
+    """The same groups ``(samples, blocks)``, numbered by decreasing relevance, ties by their first block."""
+    new = torch.full_like(labels, -1)
+    for sample, (mine, share) in enumerate(zip(labels.tolist(), relevance.tolist(), strict=True)):
+        found = [g for g in dict.fromkeys(mine) if g >= 0]
+        numbers = {g: i for i, g in enumerate(sorted(found, key=lambda g: -share[g]))}
+        new[sample] = torch.tensor([numbers.get(g, -1) for g in mine])
+    return new
+
+
+def grouped_by(R: Asked, partition: Partition, blocks: Blocks, labels: Tensor) -> Partition:
+    """The partition whose groups are unions of blocks: ``labels`` are ``(samples, blocks)``, -1 leaves one out.
+
+    The label map has axes of length 1 wherever blocks have no axis.
+    """
+    numbers = _numbers(R, blocks)
+    wide = torch.cat([labels.new_full((len(labels), 1), -1), labels], 1)
+    numbers = numbers.expand(len(labels), *numbers.shape[1:])
+    maps = torch.stack([one[own + 1] for one, own in zip(wide, numbers, strict=True)])
+    return partition.layer.groups(maps if len(maps) > 1 else maps[0])
+
+
+def _numbers(R: Asked, blocks: Blocks) -> Tensor:
+    """The block that every neuron is in, ``(samples or 1, *layer shape or 1s)``; -1 for none."""
+    if blocks.labels is not None:
+        numbers = blocks.labels if len(blocks.labels) == 1 else blocks.labels[list(R._samples)]
+    else:
+        assert blocks.axes is not None
+        shape = blocks.frame.layer_shape
+        order = sorted(range(len(blocks.axes)), key=lambda i: blocks.axes[i])  # type: ignore[index]
+        numbers = torch.arange(math.prod(blocks.full)).view(blocks.full).permute(order)
+        numbers = numbers.reshape(1, *(n if a in blocks.axes else 1 for a, n in enumerate(shape)))
+    numbers = numbers.cpu()
+    if blocks.picked is not None:
+        place = torch.full((math.prod(blocks.full) + 1,), -1)
+        place[blocks.picked.flatten() + 1] = torch.arange(blocks.count)
+        numbers = place[numbers + 1]
+    return numbers
