@@ -7,7 +7,7 @@ dropped, because a walk that bypasses the site is not in the event.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -106,17 +106,9 @@ def arrivals_at(network: Network, base: Base, site: Site) -> Arrivals | None:
     if site.consumer is None:
         return base.arrivals.get(site.node)
     above = base.arrivals.get(site.consumer)
-    return None if above is None else _by_edge(network, site, above)
-
-
-def _by_edge(network: Network, site: Site, above: Arrivals) -> Arrivals | None:
-    assert site.consumer is not None
-    total: Arrivals | None = None
-    for delivery in network.pull(site.consumer, above)[0]:
-        if delivery.to == site.node:
-            total = total or Arrivals()
-            total.add(delivery.arrivals)
-    return total
+    if above is None:
+        return None
+    return next((found for _, found in _inside([site], network.pull(site.consumer, above)[0], {})), None)
 
 
 def reachable(network: Network, low: int, high: int | None = None) -> set[int]:
@@ -146,37 +138,56 @@ def pull_to(
     With ``rows``, every one of these channels of the start is carried by itself, on the stack: together as long as
     steps keep channels apart, spelled out from the first one that mixes them.
     """
-    if start.port or goal.order >= start.order:
-        return None
-    top = start.node
-    last = goal.node if goal.consumer is None else goal.consumer
-    if top < last:
-        return None
-    route = between(network, last, top)
-    if top not in route or last not in route:
-        return None
-    live = {top: arrivals} if rows is None else {}
-    together = {} if rows is None else {top: arrivals}
-    for i in range(top, last - 1, -1):
+    return next((found for _, found in pull_each(network, start, arrivals, [goal], rows)), None)
+
+
+def pull_each(
+    network: Network, start: Site, arrivals: Arrivals, goals: Sequence[Site], rows: Sequence[int] | None = None
+) -> Iterator[tuple[Site, Arrivals]]:
+    """The same for many goals in one sweep, the highest first; goals that cannot be reached are left out."""
+    ends: dict[int, list[Site]] = {}
+    for goal in goals:
+        end = goal.node if goal.consumer is None else goal.consumer
+        if not start.port and goal.order < start.order and end <= start.node:
+            ends.setdefault(end, []).append(goal)
+    route = set[int]().union(*(between(network, end, start.node) for end in ends))
+    live = {start.node: arrivals} if rows is None else {}
+    together = {} if rows is None else {start.node: arrivals}
+    for i in sorted(route, reverse=True):
         if i in together:
             assert rows is not None
-            for apart, delivery in _told_apart(network, i, together.pop(i), rows, route, i == last):
+            for apart, delivery in _told_apart(network, i, together.pop(i), rows, route, i in ends):
                 if delivery.to in route:
                     (live if apart else together).setdefault(delivery.to, Arrivals()).add(delivery.arrivals)
-        if i not in live or i not in route:
+        if i not in live:
             continue
-        if i == last and goal.consumer is None and not goal.port:
-            return live[i]
-        here = live.pop(i)
-        if i == last and goal.consumer is not None:
-            return _by_edge(network, goal, here)
+        here, asked = live.pop(i), ends.pop(i, [])
+        yield from ((goal, here) for goal in asked if goal.consumer is None and not goal.port)
+        inner = [goal for goal in asked if goal.consumer is not None or goal.port]
+        if not ends and not inner:
+            return
         deliveries, drains = network.pull(i, here)
-        if i == last:
-            return Arrivals(drains[goal.port]) if goal.port in drains else None
+        yield from _inside(inner, deliveries, drains)
         for delivery in deliveries:
             if delivery.to in route:
                 live.setdefault(delivery.to, Arrivals()).add(delivery.arrivals)
-    return None
+
+
+def _inside(
+    goals: Sequence[Site], deliveries: Sequence[Delivery], drains: Mapping[str, Tensor]
+) -> Iterator[tuple[Site, Arrivals]]:
+    """What arrives at the edges into a step, and at its drains."""
+    for goal in goals:
+        if goal.port:
+            if goal.port in drains:
+                yield goal, Arrivals(drains[goal.port])
+            continue
+        by_edge = [d.arrivals for d in deliveries if d.to == goal.node]
+        if by_edge:
+            total = Arrivals()
+            for one in by_edge:
+                total.add(one)
+            yield goal, total
 
 
 def _told_apart(
