@@ -46,6 +46,7 @@ EXTRAS = {
     "torchvision",
     "torch_geometric",
     "transformers",
+    "pandas",
     "pyarrow",
     "duckdb",
     "ray",

@@ -13,6 +13,7 @@ output. Column sums are the rise of ones.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 
 import torch
@@ -90,7 +91,7 @@ class Network:
         elif isinstance(op, Pointwise):
             v = below.at(node.inputs[0], i)
             if v is not None:
-                parts.append(v if op.offset == 0 else v * self._kept_share(i))
+                parts.append(v if op.offset == 0 else v * self.kept_share(i))
         elif isinstance(op, Select):
             v = below.at(node.inputs[0], i)
             if v is not None:
@@ -120,13 +121,13 @@ class Network:
         parts: list[Tensor] = []
         for port, v in below.drains(i):
             if port == "sink":
-                sink = self._sink(i)
+                sink = self.sink(i)
                 if sink is not None:
                     parts.append(v * sink)
                 continue
             wide = self._widened(i, v)
             if port == "offset":
-                parts.append(wide * self._offset_share(i))
+                parts.append(wide * self.offset_share(i))
             else:
                 columns = self.columns[i]
                 for sums, entry in zip(columns.sums, columns.bias, strict=True):
@@ -203,12 +204,12 @@ class Network:
                 yield Delivery(j, Arrivals(message if term.move is None else term.move.transpose(message)))
         elif isinstance(op, Pointwise):
             if op.offset != 0:
-                drains["offset"] = self._narrowed(i, message * self._offset_share(i))
-                dead = self._sink(i)
+                drains["offset"] = self._narrowed(i, message * self.offset_share(i))
+                dead = self.sink(i)
                 if dead is not None:
                     self._refuse_dead(i, message, dead)
                     drains["sink"] = message * dead
-                message = message * self._kept_share(i)
+                message = message * self.kept_share(i)
             yield Delivery(node.inputs[0], Arrivals(message))
         elif isinstance(op, Select):
             yield Delivery(node.inputs[0], Arrivals(op.map.transpose(message)))
@@ -241,7 +242,7 @@ class Network:
             parts += [outer(packet.density[slot], d) for slot, d in rise.items() if slot in packet.density]
         return sum(parts[1:], parts[0]) if parts else None
 
-    def _sink(self, i: int) -> Tensor | None:
+    def sink(self, i: int) -> Tensor | None:
         """The neurons of a node whose relevance goes to its sink."""
         if self.rules.is_terminal(i):
             return self.columns[i].sink
@@ -258,17 +259,18 @@ class Network:
                 hint="zero='sink' or zero='uniform', another rule for this layer, or bias='input'",
             )  # fmt: skip
 
-    def _offset_share(self, i: int) -> Tensor:
+    def offset_share(self, i: int) -> Tensor:
+        """What an elementwise step gives to its offset, the value that no input explains."""
         node = self.tape.nodes[i]
         assert isinstance(node.op, Pointwise)
         share = node.op.offset / torch.where(node.value == 0, torch.ones_like(node.value), node.value)
         return torch.where(node.value == 0, torch.zeros_like(share), share)
 
-    def _kept_share(self, i: int) -> Tensor:
+    def kept_share(self, i: int) -> Tensor:
         """What an elementwise step with an offset passes on; where it is 0, all or nothing, as the zero policy says."""
         value = self.tape.nodes[i].value
         rest = torch.full_like(value, 1.0 if self.zero == "uniform" else 0.0)
-        return torch.where(value == 0, rest, 1 - self._offset_share(i))
+        return torch.where(value == 0, rest, 1 - self.offset_share(i))
 
     def drain_shape(self, i: int, port: str) -> tuple[int, ...]:
         """The shape of a drain: a sink has one neuron per column, a bias or offset one per sample and channel."""
@@ -276,6 +278,12 @@ class Network:
         if port == "sink":
             return tuple(node.shape)
         return tuple(node.shape[a] for a in self._bias_axes(node))
+
+    def drain_index(self, i: int, port: str) -> Tensor:
+        """For every neuron of a node, the flat index of the neuron of its drain that it gives to; broadcastable."""
+        shape = self.drain_shape(i, port)
+        own = torch.arange(math.prod(shape), device=self.tape.nodes[i].value.device).view(1, *shape)
+        return own[0] if port == "sink" else self._widened(i, own)[0]
 
     @staticmethod
     def _bias_axes(node: Node) -> list[int]:

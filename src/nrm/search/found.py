@@ -1,0 +1,93 @@
+"""What a search has found: one list per sample, best first, readable as text, as a table and as a sequence."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+from nrm.errors import QuestionError
+from nrm.extras import extra
+
+
+class Finding(Protocol):
+    """One line of a list: its ``str`` is the line, ``record`` the same as columns of a table."""
+
+    def record(self) -> dict[str, Any]: ...
+
+
+T = TypeVar("T", bound=Finding)
+
+
+class Found(Sequence[tuple[T, ...]], Generic[T]):
+    """One tuple of findings per sample of the measure, best first: ``found[0][3]`` is sample 0's fourth.
+
+    >>> class Line(str):
+    ...     def record(self):
+    ...         return {"text": str(self)}
+    >>> print(Found("lines", [[Line("first"), Line("second")]]))
+    lines of sample 0
+      1  first
+      2  second
+    """
+
+    def __init__(self, what: str, samples: Sequence[Sequence[T]], numbers: Sequence[int] | None = None) -> None:
+        self._what = what
+        self._samples = tuple(tuple(found) for found in samples)
+        self._numbers = tuple(range(len(self._samples)) if numbers is None else numbers)
+
+    @overload
+    def __getitem__(self, sample: int) -> tuple[T, ...]: ...
+
+    @overload
+    def __getitem__(self, sample: slice) -> tuple[tuple[T, ...], ...]: ...
+
+    def __getitem__(self, sample: int | slice) -> tuple[T, ...] | tuple[tuple[T, ...], ...]:
+        if isinstance(sample, int) and not -len(self) <= sample < len(self):
+            raise IndexError(f"no sample {sample}: there are {len(self)}")
+        return self._samples[sample]
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __iter__(self) -> Iterator[tuple[T, ...]]:
+        return iter(self._samples)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Found) and self._samples == other._samples
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def only(self) -> tuple[T, ...]:
+        """The list of the only sample."""
+        if len(self) != 1:
+            raise QuestionError("there is more than one sample", got=f"{len(self)} samples", hint="found[0]")
+        return self._samples[0]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every finding as plain data, with its sample and rank."""
+        return [
+            {"sample": number, "rank": rank, **finding.record()}
+            for number, found in zip(self._numbers, self._samples, strict=True)
+            for rank, finding in enumerate(found, 1)
+        ]
+
+    def to_pandas(self) -> Any:
+        """A pandas table with a row per finding."""
+        with extra("table", "to_pandas()"):
+            import pandas
+        return pandas.DataFrame.from_records(self.records())
+
+    def __str__(self) -> str:
+        blocks = []
+        for number, found in zip(self._numbers, self._samples, strict=True):
+            wide = len(str(len(found)))
+            lines = [f"  {rank:>{wide}}  {finding}" for rank, finding in enumerate(found, 1)] or ["  none"]
+            blocks.append("\n".join([f"{self._what} of sample {number}", *lines]))
+        return "\n".join(blocks)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
