@@ -144,9 +144,7 @@ class Places:
 
     def biases(self) -> list[Layer]:
         """The biases that receive relevance."""
-        return [
-            Layer(drain_name(self._tape.nodes[i], port)) for i, port in sorted(self._base.drains) if port == "bias"
-        ]
+        return [Layer(drain_name(self._tape.nodes[i], port)) for i, port in sorted(self._base.drains) if port == "bias"]
 
     def _drain(self, name: str) -> tuple[Site, Frame] | None:
         stem, _, call = name.partition("#")

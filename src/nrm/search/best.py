@@ -1,7 +1,7 @@
 """The best way down from every neuron: max-product message passing from the inputs to the output.
 
-``up(j)`` is the largest product of entries along a partial walk from neuron j down to any input or drain, and ``down(j)``
-the largest magnitude of a negative one. With an entry ``T`` from j to i::
+``up(j)`` is the largest product of entries along a partial walk from neuron j down to any input or drain, and
+``down(j)`` the largest magnitude of a negative one. With an entry ``T`` from j to i::
 
     up(j)   = max over i of  T up(i) if T > 0,  -T down(i) if T < 0
     down(j) = max over i of  T down(i) if T > 0,  -T up(i) if T < 0
@@ -165,11 +165,13 @@ class Terrain:
         pattern = sum(((branch.density[s] != 0).long() << k for k, s in enumerate(slots)), torch.zeros_like(branch.at))
         up = torch.zeros(len(branch.at), dtype=self._one.dtype, device=branch.at.device)
         down = torch.zeros_like(up)
-        for code in pattern.unique().tolist():
+        for code in torch.unique(pattern).tolist():
             chosen = [s for k, s in enumerate(slots) if code >> k & 1]
             if chosen:
                 mine = (pattern == code).nonzero()[:, 0]
-                found = best_in_windows(self.network, self.field(branch.leaf or 0), branch, chosen, mine, best.up, best.down)
+                found = best_in_windows(
+                    self.network, self.field(branch.leaf or 0), branch, chosen, mine, best.up, best.down
+                )
                 for total, part in zip((up, down), found, strict=True):
                     if part is not None:
                         total[mine] = part.to(total)
@@ -191,16 +193,20 @@ def _at(values: Tensor, neurons: Tensor) -> Tensor:
 
 def _chunks(mask: Tensor) -> Iterator[Tensor]:
     """The marked neurons, not too many at once."""
-    yield from mask.nonzero()[:, 0].split(COLUMNS)
+    neurons = mask.nonzero()[:, 0]
+    for first in range(0, len(neurons), COLUMNS):
+        yield neurons[first : first + COLUMNS]
 
 
 def _flat_doors(network: Network) -> set[int]:
-    """The first hidden layers under the Flat rule: all of their inputs have the same share, so walks may as well end."""
+    """The first hidden layers under the Flat rule: all of their inputs have the same share, whatever they are."""
     tape = network.tape
     first = reads_input(tape)
     doors: set[int] = set()
     for node in tape.nodes:
-        if node.index == tape.output or not (network.rules.reached[node.index] and network.rules.is_terminal(node.index)):
+        if node.index == tape.output or not (
+            network.rules.reached[node.index] and network.rules.is_terminal(node.index)
+        ):
             continue
         ways = branches(network, node.index, torch.zeros(1, dtype=torch.long, device=node.value.device))
         if ways and all(way.leaf in first and isinstance(way.rule, Flat) for way in ways):

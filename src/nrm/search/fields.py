@@ -1,8 +1,8 @@
 """Single columns of linear maps: which inputs a neuron reads, and with which weights.
 
-Sums over columns need no column by itself; a maximum does. A **field** sees a map as a table of windows times a table of
-rows: output neuron o reads the inputs ``taps(p)`` with the weights ``rows(c)``, where ``(p, c) = locate(o)``. Neurons
-of one position share their window, neurons of one channel share their row, so both tables are small.
+Sums over columns need no column by itself; a maximum does. A **field** sees a map as a table of windows times a table
+of rows: output neuron o reads the inputs ``taps(p)`` with the weights ``rows(c)``, where ``(p, c) = locate(o)``.
+Neurons of one position share their window, neurons of one channel their row, so both tables are small.
 """
 
 from __future__ import annotations
@@ -253,7 +253,8 @@ class _Multiplied(Field):
     @property
     def _lead(self) -> torch.Size:
         """The leading axes of the product, those of both factors broadcast."""
-        return torch.broadcast_shapes(self.map.inside[:-2], self._weight.shape[:-2])
+        shapes = [torch.empty(s, device="meta") for s in (self.map.inside[:-2], self._weight.shape[:-2])]
+        return (shapes[0] + shapes[1]).shape
 
     @property
     def _vectors(self) -> int:

@@ -37,7 +37,8 @@ TIES = 1000
 """So many walks of equal relevance are counted, then the search ends."""
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Step:
     """A neuron on a walk: a layer, or its edge to one consumer, and the index without the sample axis."""
 
     layer: Layer
@@ -183,7 +184,7 @@ class Search:
             else:
                 found.append(Entry(trail))
         if len(found) < k and any(e.capped for e in found):
-            text = f"more than {TIES} walks of sample {sample} have the same relevance; those behind them were not searched"
+            text = f"sample {sample}: {TIES} walks have the same relevance, and what comes after them was not searched"
             warnings.warn(text, NrmWarning, stacklevel=5)
         total = float(self._start[self._outputs(sample)].double().sum())
         return [self._walk(sample, e, total) for e in found]
@@ -275,8 +276,8 @@ class Search:
         order = np.argsort(-worth, kind="stable")
         order = order[worth[order] > 0]
         way = np.repeat(np.arange(len(ways)), [len(w) for w in worths])
-        neuron, entry = torch.cat(at).cpu().numpy(), torch.cat(entries).cpu().numpy()
-        return Column(ways, way[order], neuron[order], entry[order], worth[order], exponent)
+        neuron, values = torch.cat(at).cpu().numpy(), torch.cat(entries).cpu().numpy()
+        return Column(ways, way[order], neuron[order], values[order], worth[order], exponent)
 
     # ---- from trails to walks --------------------------------------------------------------------------------
 

@@ -1,0 +1,205 @@
+"""The best walks beside the list of all walks: the same relevances, in the same order, of walks that exist."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import nrm
+from laws.agreement import Both, drawn, law_of_each
+from networks import KINDS
+from nrm.search import Walk
+from nrm.search import walks as search
+from oracles.twin import RULES, Rules
+from real import models
+
+quiet = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
+SIGNS = ("+", "-", "abs")
+ALL = 10**6
+
+
+def wanted(relevances: Iterable[float], sign: str) -> list[float]:
+    """The relevances that a search for a sign should give, all of them."""
+    found = [r for r in relevances if r != 0 and (sign == "abs" or (r > 0) == (sign == "+"))]
+    return sorted(found, key=abs, reverse=True)
+
+
+def spelled_out(found: tuple[Walk, ...]) -> list[float]:
+    """Every walk of a list by itself."""
+    return [walk.relevance for walk in found for _ in range(walk.multiplicity)]
+
+
+def agree(found: tuple[Walk, ...], truth: list[float], k: int, scale: float = 1.0, rtol: float = 1e-9) -> None:
+    """The list is the beginning of the truth: k distinct values of it, or as many as there are."""
+    floor = 1e-13 * scale  # below it, brute force and search may disagree about what is 0
+    mine, theirs = [np.array([r for r in values if abs(r) > floor]) for values in (spelled_out(found), truth)]
+    np.testing.assert_allclose(np.abs(mine), np.abs(theirs[: len(mine)]), rtol=rtol, atol=1e-12 * scale)
+    assert [w.relevance for w in found] == sorted((w.relevance for w in found), key=abs, reverse=True)
+    if not any(w.capped for w in found):
+        assert len(mine) == len(theirs) or len(found) >= k
+
+
+# ---- against the enumeration of walks --------------------------------------------------------------------------------
+
+
+def merged(it: Both, sample: int) -> dict[tuple[tuple[str, int], ...], float]:
+    """The oracle's walks. Those that are the same list of neurons, by two terms of one sum, are one walk."""
+    total: dict[tuple[tuple[str, int], ...], float] = {}
+    for walk, relevance in it.walks[sample]:
+        total[walk] = total.get(walk, 0.0) + relevance
+    return total
+
+
+def exists(it: Both, walk: Walk, among: dict[tuple[tuple[str, int], ...], float]) -> bool:
+    """Whether a found walk is one of the oracle's, of the same relevance: all its steps lie on it."""
+    places = []
+    for step in walk.steps:
+        name = it.twins[0].net.output if step.layer.name == "output" else step.layer.name
+        shape = it.twins[0].shapes.get(name, step.index and (math.inf,) * len(step.index))
+        flat = step.index[-1] if math.inf in shape else int(np.ravel_multi_index(step.index, shape)) if shape else 0
+        places.append((name, flat, step.layer.consumer))
+    if ".sink" in places[-1][0]:  # one neuron per column, in the shape of the step
+        base, _, call = places[-1][0].partition(".sink")
+        places[-1] = (places[-1][0], int(np.ravel_multi_index(walk.steps[-1].index, it.twins[0].shapes[base + call])), None)
+    for truth, relevance in among.items():
+        after = {a: b for (a, _), (b, _) in itertools.pairwise(truth)}
+        on = all((name, i) in truth and (to is None or after.get(name) == to) for name, i, to in places)
+        if on and truth[0][0] == places[-1][0] and math.isclose(relevance, walk.relevance, rel_tol=1e-7, abs_tol=1e-12):
+            return True
+    return False
+
+
+@quiet
+@pytest.mark.parametrize("kind", KINDS)
+@law_of_each
+@given(data=st.data())
+def test_any_network(kind: str, data: st.DataObject) -> None:
+    it = drawn(data, kind, batch=2)
+    k, sign = data.draw(st.sampled_from([3, 1, 10, ALL])), data.draw(st.sampled_from(SIGNS))
+    found = it.R.walks(k, sign, to_input=True)
+    assert len(found) == 2
+    for sample in range(2):
+        among = merged(it, sample)
+        agree(found[sample], wanted(among.values(), sign), k, it.scale)
+        for walk in found[sample][:5]:
+            assert walk.sample == sample
+            assert exists(it, walk, among), walk
+            if walk.multiplicity == 1 and ".sink" not in walk.steps[-1].layer.name:
+                it.close(it.R(*walk)[sample], walk.relevance)
+
+
+@quiet
+@pytest.mark.parametrize("kind", ["chain", "normed stream", "conv2d", "late input"])
+@law_of_each
+@given(data=st.data())
+def test_rules_of_layers(kind: str, data: st.DataObject) -> None:
+    """Every rule, with biases as inputs and columns without mass that are spread or sunk."""
+    for rule in sorted(RULES):
+        it = drawn(data, kind, rules=st.just(Rules(rule)), biases=True)
+        for sign in SIGNS:
+            truth = wanted(merged(it, 0).values(), sign)
+            agree(it.R.walks(4, sign, to_input=True)[0], truth, 4, it.scale)
+
+
+# ---- against the table of all walks of a chain -----------------------------------------------------------------------
+
+
+class Apply(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Mixed(nn.Module):
+    """x times a constant on either side, one matrix for all or one for each sample."""
+
+    def __init__(self, constant: Tensor, left: bool) -> None:
+        super().__init__()
+        self.register_buffer("constant", constant)
+        self.left = left
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.constant @ x if self.left else x @ self.constant
+
+
+def constant(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(3))
+
+
+STEPS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(4, 3), (4,)),
+    "linear with positions": (lambda: nn.Linear(4, 3), (2, 4)),
+    "conv1d": (lambda: nn.Conv1d(2, 3, 2, stride=2, padding=1), (2, 6)),
+    "grouped conv": (lambda: nn.Conv1d(4, 6, 3, groups=2, dilation=2, padding=1), (4, 5)),
+    "depthwise conv": (lambda: nn.Conv2d(3, 3, 2, groups=3), (3, 3, 3)),
+    "conv2d": (lambda: nn.Conv2d(2, 3, (3, 2), stride=(1, 2), padding=(1, 0)), (2, 3, 4)),
+    "conv3d": (lambda: nn.Conv3d(1, 2, 2, padding=(1, 0, 1)), (1, 2, 2, 2)),
+    "conv with uneven padding": (lambda: nn.Conv1d(2, 2, 2, padding="same"), (2, 4)),
+    "transposed conv": (lambda: nn.ConvTranspose2d(4, 2, (2, 3), 2, padding=(0, 1), output_padding=1, groups=2), (4, 2, 2)),
+    "dilated transposed conv": (lambda: nn.ConvTranspose1d(2, 3, 2, stride=2, dilation=3), (2, 3)),
+    "average pool": (lambda: nn.AvgPool2d(2, stride=1), (2, 3, 3)),
+    "adaptive pool": (lambda: nn.AdaptiveAvgPool1d(2), (2, 5)),
+    "mean": (lambda: Apply(lambda x: x.mean((1, 3))), (2, 3, 2)),
+    "upsampling": (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), (2, 2, 2)),
+    "layer norm": (lambda: nn.LayerNorm(4), (2, 4)),
+    "group norm": (lambda: nn.GroupNorm(2, 4), (4, 3)),
+    "right product": (lambda: Mixed(constant(3, 4), left=False), (2, 3)),
+    "left product": (lambda: Mixed(constant(4, 3), left=True), (3, 2)),
+    "a product per sample": (lambda: Mixed(constant(2, 4, 3), left=True), (3, 2)),
+    "heads": (lambda: Mixed(constant(2, 2, 3, 4), left=False), (2, 2, 3)),
+    "cumulative sum": (lambda: Apply(lambda x: x.cumsum(1)), (5,)),
+    "square": (lambda: Apply(lambda x: x * x), (5,)),
+    "outer product": (lambda: Apply(lambda x: x[:, :, None] * x[:, None]), (3,)),
+    "max pool": (lambda: nn.MaxPool2d(2, stride=1), (2, 3, 3)),
+    "permutation": (lambda: Apply(lambda x: x.transpose(1, 2).flip(1)[:, 1:]), (3, 2)),
+    "repetition": (lambda: Apply(lambda x: x[:, None].expand(-1, 3, -1)), (3,)),
+    "offset": (nn.Sigmoid, (5,)),
+    "stack": (lambda: Apply(lambda x: torch.stack([x, 2 * x, x.tanh()], 2)), (3,)),
+    "padding": (lambda: Apply(lambda x: F.pad(x, (1, 2), value=0.5)), (3,)),
+}
+
+
+def chain(name: str) -> tuple[nn.Module, Tensor]:
+    """A linear step, the step, and a linear step: all walks pass these three."""
+    torch.manual_seed(1)
+    build, shape = STEPS[name]
+    x = torch.randn(2, 3)
+    step = build()
+    low = nn.Sequential(nn.Linear(3, math.prod(shape)), nn.Unflatten(1, shape))
+    with torch.no_grad():
+        wide = step(low(x)).flatten(1).shape[1]
+    return nn.Sequential(low, step, nn.Flatten(), nn.Linear(wide, 2)).eval(), x
+
+
+@quiet
+@pytest.mark.parametrize("rules", ["lrp-0", "epsilon-gamma-box", "epsilon-plus-flat", "epsilon-alpha2-beta1"])
+@pytest.mark.parametrize("name", STEPS)
+def test_any_step(name: str, rules: str) -> None:
+    model, x = chain(name)
+    R = nrm.measure(model.double(), x.double(), target=0, rules=rules, zero="uniform")
+    for sign in SIGNS:
+        found = R.walks(ALL, sign, to_input=True)
+        for sample in range(2):
+            for walk in (*found[sample][:3], *found[sample][-3:]):
+                if walk.multiplicity == 1:
+                    assert float(R(*walk)[sample]) == pytest.approx(walk.relevance, rel=1e-7, abs=1e-12)
+    total = R.walks(ALL, "abs", to_input=True)
+    for sample in range(2):
+        if not any(w.capped for w in total[sample]):
+            assert sum(spelled_out(total[sample])) == pytest.approx(1)
