@@ -73,7 +73,11 @@ def exists(it: Both, walk: Walk, among: dict[tuple[tuple[str, int], ...], float]
         places.append((name, flat, step.layer.consumer))
     if ".sink" in places[-1][0]:  # one neuron per column, in the shape of the step
         base, _, call = places[-1][0].partition(".sink")
-        places[-1] = (places[-1][0], int(np.ravel_multi_index(walk.steps[-1].index, it.twins[0].shapes[base + call])), None)
+        places[-1] = (
+            places[-1][0],
+            int(np.ravel_multi_index(walk.steps[-1].index, it.twins[0].shapes[base + call])),
+            None,
+        )
     for truth, relevance in among.items():
         after = {a: b for (a, _), (b, _) in itertools.pairwise(truth)}
         on = all((name, i) in truth and (to is None or after.get(name) == to) for name, i, to in places)
@@ -151,7 +155,10 @@ STEPS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv2d": (lambda: nn.Conv2d(2, 3, (3, 2), stride=(1, 2), padding=(1, 0)), (2, 3, 4)),
     "conv3d": (lambda: nn.Conv3d(1, 2, 2, padding=(1, 0, 1)), (1, 2, 2, 2)),
     "conv with uneven padding": (lambda: nn.Conv1d(2, 2, 2, padding="same"), (2, 4)),
-    "transposed conv": (lambda: nn.ConvTranspose2d(4, 2, (2, 3), 2, padding=(0, 1), output_padding=1, groups=2), (4, 2, 2)),
+    "transposed conv": (
+        lambda: nn.ConvTranspose2d(4, 2, (2, 3), 2, padding=(0, 1), output_padding=1, groups=2),
+        (4, 2, 2),
+    ),
     "dilated transposed conv": (lambda: nn.ConvTranspose1d(2, 3, 2, stride=2, dilation=3), (2, 3)),
     "average pool": (lambda: nn.AvgPool2d(2, stride=1), (2, 3, 3)),
     "adaptive pool": (lambda: nn.AdaptiveAvgPool1d(2), (2, 5)),
@@ -203,3 +210,156 @@ def test_any_step(name: str, rules: str) -> None:
     for sample in range(2):
         if not any(w.capped for w in total[sample]):
             assert sum(spelled_out(total[sample])) == pytest.approx(1)
+
+
+# ---- what a list says ------------------------------------------------------------------------------------------------
+
+
+def network(duplicates: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    if duplicates:
+        with torch.no_grad():
+            model[2].weight[2], model[2].bias[2] = model[2].weight[1], model[2].bias[1]
+            model[4].weight[:, 2] = model[4].weight[:, 1]
+    return model
+
+
+def test_ties_are_one_walk() -> None:
+    R = nrm.measure(network(duplicates=True), torch.tensor([[1.0, 2.0, -1.0]]), rules="lrp-0", target=1)
+    every = R.walks(ALL, "abs")[0]
+    twice = [w for w in every if w.multiplicity == 2]
+    assert twice
+    for walk in twice:
+        assert walk.share == pytest.approx(2 * walk.relevance)
+        assert any("2[1]" in str(s) or "2[2]" in str(s) for s in walk.steps)
+    assert sum(w.share for w in every) == pytest.approx(1, abs=1e-4)
+    assert R.walks(len(every), "abs")[0] == every
+
+
+def test_ties_are_counted_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "TIES", 20)
+    model = nn.Sequential(nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False), nn.Linear(5, 1, bias=False))
+    for p in model.parameters():
+        nn.init.constant_(p, 0.5)
+    R = nrm.measure(model, torch.ones(1, 5), rules="lrp-0")
+    with pytest.warns(nrm.NrmWarning, match="20 walks have the same relevance"):
+        (walk,) = R.walks(3)[0]
+    assert walk.capped
+    assert walk.multiplicity == 20
+    assert "x 20 or more" in str(walk)
+    monkeypatch.setattr(search, "TIES", 1000)
+    (walk,) = R.walks(3)[0]
+    assert (walk.multiplicity, walk.capped, walk.share) == (125, False, pytest.approx(1))
+
+
+def test_walks_end_at_the_first_hidden_layer_under_flat() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+    R = nrm.measure(model, torch.rand(1, 2, 5, 5), rules="epsilon-plus-flat")
+    short, long = R.walks(3)[0], R.walks(3, to_input=True)[0]
+    for a, b in zip(short, long, strict=True):
+        assert a.steps[-1].layer == nrm.layer("0")
+        assert b.steps[-1].layer == nrm.layer("input")
+        assert (a.multiplicity, b.multiplicity) == (1, 18)
+        assert b.relevance * 18 == pytest.approx(a.relevance)
+        assert float(R(*a)) == pytest.approx(a.relevance)
+
+
+def test_text_and_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    R = nrm.measure(network(), torch.rand(2, 3), rules="lrp-0", target=0)
+    found = R.walks(2)
+    text = str(found)
+    assert text.startswith("walks of sample 0\n  1  ")
+    assert "output[0] <- " in text
+    assert repr(found) == text
+    assert "<pre>walks of sample 0" in found._repr_html_()
+    records = found.records()
+    assert [r["rank"] for r in records] == [1, 2, 1, 2]
+    assert set(records[0]) == {"sample", "rank", "relevance", "share", "multiplicity", "walk"}
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="optional package"):
+        found.to_pandas()
+    frame = types.SimpleNamespace(from_records=list)
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=frame))
+    assert found.to_pandas() == records
+
+
+@pytest.mark.parametrize("bad", [{"k": 0}, {"k": -1}, {"k": 2.5}, {"k": True}, {"sign": "plus"}, {"to_input": "yes"}])
+def test_bad_questions(bad: dict[str, object]) -> None:
+    R = nrm.measure(network(), torch.rand(1, 3), rules="lrp-0")
+    with pytest.raises(nrm.QuestionError, match="got:"):
+        R.walks(**bad)
+
+
+def test_too_little_memory() -> None:
+    R = nrm.measure(nn.Sequential(nn.Linear(50, 500), nn.Linear(500, 1)), torch.rand(1, 50), memory=1000)
+    with pytest.raises(nrm.MemoryLimitError, match="memory bound"):
+        R.walks()
+
+
+def test_the_same_again_and_sample_by_sample() -> None:
+    x = torch.randn(3, 3)
+    R = nrm.measure(network(), x, rules="lrp-0")
+    found = R.walks(6, "abs")
+    assert R.walks(6, "abs") == found
+    for sample in range(3):
+        alone = nrm.measure(network(), x[sample : sample + 1], rules="lrp-0").walks(6, "abs")
+        np.testing.assert_allclose(spelled_out(found[sample]), spelled_out(alone[0]), rtol=1e-4)
+        assert [w.steps for w in found[sample]] == [w.steps for w in alone[0]]
+        assert R.sample(sample).walks(6, "abs")[0] == found[sample]
+
+
+def test_a_spread_target() -> None:
+    R = nrm.measure(network(), torch.rand(1, 3), rules="lrp-0", target="softmax")
+    for walk in R.walks(5, "abs")[0]:
+        assert not walk.lone
+        assert float(R(*walk)) == pytest.approx(walk.relevance, rel=1e-4)
+
+
+class Loop(nn.Module):
+    """A recurrent cell, called again and again."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell, self.read, self.head = nn.Linear(6, 6), nn.Linear(2, 6), nn.Linear(6, 1)
+        self.times = times
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.zeros(len(x), 6)
+        for t in range(self.times):
+            h = torch.tanh(self.cell(h) + self.read(x[:, t].to(h)).to(self.cell.weight.dtype))
+        return self.head(h)
+
+
+@quiet
+def test_products_of_very_many_entries() -> None:
+    """A walk through a hundred steps is far smaller than float32 can hold, and is still found."""
+    x = torch.randn(1, 100, 2)
+    rule = {"*": nrm.ZPlus()}
+    R = nrm.measure(Loop(100), x, rules=rule, bias="ignore", zero="uniform")
+    exact = nrm.measure(Loop(100), x, rules=rule, bias="ignore", zero="uniform", dtype=torch.float64)
+    found, truth = R.walks(5)[0], exact.walks(5)[0]
+    assert [w.steps for w in found] == [w.steps for w in truth]
+    np.testing.assert_allclose([w.relevance for w in found], [w.relevance for w in truth], rtol=1e-3)
+
+
+# ---- a large network -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_vgg(shared: Callable[[str], Path]) -> None:
+    data = shared("vgg16-imagenette").parent
+    model = models.load("VGG16-Imagenette", data)
+    image = models.photo(sorted((data / "imagenette" / "val").glob("*/*"))[3])[None]
+    R = nrm.measure(model, image, rules="epsilon-plus-flat", memory="512 MiB")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = R.walks(5)[0]
+    assert len(found) == 5
+    relevances = [w.relevance for w in found]
+    assert relevances == sorted(relevances, reverse=True)
+    for walk in found:
+        assert float(R(*walk)) == pytest.approx(walk.relevance, rel=1e-4)

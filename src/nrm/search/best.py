@@ -22,11 +22,11 @@ from nrm.capture import Combine, Linear, Pointwise, Source
 from nrm.errors import MemoryLimitError
 from nrm.operators import Identity, Reshape
 from nrm.questions.sweep import Site
-from nrm.rules import Flat, Network
+from nrm.rules import AlphaBeta, Flat, Network, Rule, ZPlus
 from nrm.rules.composites import reads_input
 from nrm.search.branches import Branch, branches
 from nrm.search.fields import Field, field_of
-from nrm.search.windows import best_in_windows, signed
+from nrm.search.windows import Slot, best_in_windows, signed
 
 Progress = Callable[[Iterator[Any], int], Iterator[Any]]
 COLUMNS = 2**20
@@ -63,6 +63,11 @@ class Terrain:
         """Whether walks end here."""
         return bool(site.port) or site.node in self.doors or isinstance(self.network.tape.nodes[site.node].op, Source)
 
+    def ways(self, i: int, neurons: Tensor) -> list[Branch]:
+        """The ways on from some neurons that get anywhere."""
+        found = branches(self.network, i, neurons)
+        return [way for way in found if self.is_end(way.to) or way.to.node in self._best]
+
     def best(self, site: Site) -> Best:
         """The best products below the neurons of a tensor or drain; 1 where walks end."""
         return Best(self._one, None) if self.is_end(site) else self._best[site.node]
@@ -84,7 +89,7 @@ class Terrain:
         tape = self.network.tape
         reached = {tape.output: (start != 0).reshape(-1)}
         for i in range(tape.output, -1, -1):
-            if i not in reached or self.is_end(Site(i)):
+            if i not in reached or self.is_end(Site(i)) or not bool(reached[i].any()):
                 reached.pop(i, None)
                 continue
             for neurons in _chunks(reached[i]):
@@ -114,15 +119,15 @@ class Terrain:
 
     def _rise(self, i: int, mask: Tensor) -> Best:
         below = self._same_below(i)
-        if below is not None:
-            return self.best(Site(below))
+        if below in self._best:
+            return self._best[below]
         node = self.network.tape.nodes[i]
         size = node.value.numel()
         self._hold(2 * size * self._one.element_size())
         up, down = node.value.new_zeros(size), node.value.new_zeros(size)
         exponent, height = -(2**30), 0
         for neurons in _chunks(mask):
-            for branch in branches(self.network, i, neurons):
+            for branch in self.ways(i, neurons):
                 best = self.best(branch.to)
                 if best.exponent > exponent:
                     for total in (up, down):
@@ -167,14 +172,13 @@ class Terrain:
         down = torch.zeros_like(up)
         for code in torch.unique(pattern).tolist():
             chosen = [s for k, s in enumerate(slots) if code >> k & 1]
-            if chosen:
-                mine = (pattern == code).nonzero()[:, 0]
-                found = best_in_windows(
-                    self.network, self.field(branch.leaf or 0), branch, chosen, mine, best.up, best.down
-                )
+            mine = (pattern == code).nonzero()[:, 0]
+            for together in _overlapping(branch.rule, chosen):
+                field = self.field(branch.leaf or 0)
+                found = best_in_windows(self.network, field, branch, together, mine, best.up, best.down)
                 for total, part in zip((up, down), found, strict=True):
                     if part is not None:
-                        total[mine] = part.to(total)
+                        total[mine] = torch.maximum(total[mine], part)
         return up, down
 
     def _hold(self, nbytes: int) -> None:
@@ -185,6 +189,12 @@ class Terrain:
                 got=f"more than {self._held / 2**30:.2f} GiB", expected=f"at most {self._memory / 2**30:.2f} GiB",
                 hint="fewer samples at once, or raise memory= in nrm.measure",
             )  # fmt: skip
+
+
+def _overlapping(rule: Rule | None, slots: list[Slot]) -> list[list[Slot]]:
+    """Densities whose entries may meet: positive and negative parts never do, so each has a maximum of its own."""
+    apart = isinstance(rule, ZPlus) or (isinstance(rule, AlphaBeta) and len({key for key, _ in slots}) == 1)
+    return [[slot] for slot in slots] if apart else [slots] if slots else []
 
 
 def _at(values: Tensor, neurons: Tensor) -> Tensor:

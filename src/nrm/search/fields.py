@@ -392,6 +392,8 @@ class _Probed(Field):
         return torch.arange(self.width, device=p.device).expand(len(p), -1)
 
     def rows(self, c: Tensor) -> Tensor:
+        if not len(c):
+            return torch.zeros(0, self.width, dtype=self.dtype, device=c.device)
         units = torch.zeros(len(c), self.map.outside.numel(), dtype=self.dtype, device=c.device)
         units[torch.arange(len(c), device=c.device), c] = 1
         return self.map.transpose(units.reshape(len(c), *self.map.outside)).reshape(len(c), -1)

@@ -28,7 +28,7 @@ from nrm.questions.sweep import Site, drain_name
 from nrm.questions.values import Layer, Set
 from nrm.rules import Network
 from nrm.search.best import Progress, Terrain
-from nrm.search.branches import Branch, branches
+from nrm.search.branches import Branch
 from nrm.search.found import Found
 from nrm.search.windows import factors
 
@@ -60,7 +60,8 @@ class Walk:
 
     ``steps`` are the neurons that tell it from all other walks: a tensor is left out if the one below it has the same
     neurons (a ReLU above its convolution), and where a tensor is read several times the step says by whom. It iterates
-    as sets, so ``R(*walk)`` is its relevance. ``multiplicity`` counts walks with this relevance, this one standing for
+    as sets, so ``R(*walk)`` is its relevance; the output is left out of them where it is ``lone``, the sample's only
+    target, because other samples have others. ``multiplicity`` counts walks with this relevance, this one standing for
     them; ``capped`` says that there are more. ``share`` is the part of the sample's relevance that they are together.
     """
 
@@ -70,9 +71,10 @@ class Walk:
     multiplicity: int
     steps: tuple[Step, ...]
     capped: bool = False
+    lone: bool = False
 
     def __iter__(self) -> Iterator[Set]:
-        return (step.set for step in self.steps)
+        return (step.set for step in self.steps[self.lone :])
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -186,8 +188,8 @@ class Search:
         if len(found) < k and any(e.capped for e in found):
             text = f"sample {sample}: {TIES} walks have the same relevance, and what comes after them was not searched"
             warnings.warn(text, NrmWarning, stacklevel=5)
-        total = float(self._start[self._outputs(sample)].double().sum())
-        return [self._walk(sample, e, total) for e in found]
+        start = self._start[self._outputs(sample)].double()
+        return [self._walk(sample, e, float(start.sum()), len(start) == 1) for e in found]
 
     def _outputs(self, sample: int) -> Tensor:
         """The outputs of one sample that have relevance."""
@@ -234,8 +236,7 @@ class Search:
     def _column(self, i: int, neuron: int, want: int) -> Column:
         """The entries of a neuron, sorted by the best product of the wanted sign that they lead to."""
         if (i, neuron, want) not in self._columns:
-            network = self._terrain.network
-            ways = branches(network, i, torch.tensor([neuron], device=self._start.device))
+            ways = self._terrain.ways(i, torch.tensor([neuron], device=self._start.device))
             found = [(w.at, w.entry.double()) if w.leaf is None else self._window(w) for w in ways]
             self._columns[i, neuron, want] = self._sorted(ways, [at for at, _ in found], [t for _, t in found], want)
         return self._columns[i, neuron, want]
@@ -281,9 +282,9 @@ class Search:
 
     # ---- from trails to walks --------------------------------------------------------------------------------
 
-    def _walk(self, sample: int, entry: Entry, total: float) -> Walk:
+    def _walk(self, sample: int, entry: Entry, total: float, lone: bool) -> Walk:
         share = entry.count * entry.relevance / total if total else 0.0
-        return Walk(sample, entry.relevance, share, entry.count, self._steps(entry.trail), entry.capped)
+        return Walk(sample, entry.relevance, share, entry.count, self._steps(entry.trail), entry.capped, lone)
 
     def _steps(self, trail: Trail) -> tuple[Step, ...]:
         places: list[tuple[Site, int]] = []

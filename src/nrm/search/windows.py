@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nrm.capture import Linear
 from nrm.errors import QuestionError
-from nrm.rules import Network
+from nrm.rules import AlphaBeta, Network, ZPlus
 from nrm.rules.rules import Key
 from nrm.search.branches import Branch
 from nrm.search.fields import Field, Rows
@@ -43,7 +43,7 @@ def best_in_windows(
     for some, row, these in _parts(c, field.width):
         found = factors(network, field, branch, slots, some)
         weights = [branch.density[slots[k]][mine[these]] for k, _, _ in found] if len(slots) > 1 else None
-        block = Block([rows for _, _, rows in found], row, weights)
+        block = Block([rows for _, _, rows in found], row, weights, isinstance(branch.rule, ZPlus | AlphaBeta))
         for windows, window, those in _parts(p[these], field.width):
             first, second = (None if v is None else _gathered(v, field.taps(windows)) for v in values)
             assert first is not None
@@ -83,14 +83,23 @@ def factors(
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some rows, one table per factor, the row of every column, and what each factor is multiplied with in it."""
+    """Some rows, one table per factor, the row of every column, and what each factor is multiplied with in it.
+
+    ``apart`` says that at most one factor has an entry anywhere; otherwise they are added up.
+    """
 
     rows: list[Tensor]
     row: Tensor
     weights: list[Tensor] | None
+    apart: bool
 
     def extremes(self, windows: list[Tensor], window: Tensor, those: Tensor) -> tuple[Tensor, Tensor]:
         """The largest and the smallest ``sum_k weight_k window_k * row_k`` of some columns."""
+        if self.apart and self.weights is None and len(windows) > 1:
+            each_one = [Block([r], self.row, None, False).extremes([w], window, those)
+                        for r, w in zip(self.rows, windows, strict=True)]  # fmt: skip
+            return (torch.stack([high for high, _ in each_one]).amax(0),
+                    torch.stack([low for _, low in each_one]).amin(0))  # fmt: skip
         row = self.row[those]
         scale = None if self.weights is None else [w[those] for w in self.weights]
         if len(windows[0]) <= len(self.rows[0]):
