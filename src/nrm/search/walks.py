@@ -173,18 +173,17 @@ class Search:
         near = 16 * self._eps
         found: list[Entry] = []
         for trail in self._walks(sample):
-            size = (trail.exponent, abs(trail.mantissa))
-            tied = [e for e in found[-k:] if _close(trail, e.trail, near)]
-            if tied:
-                tied[0].count += 1
-                if tied[0].count >= TIES:
-                    tied[0].capped = True
+            level = list(itertools.takewhile(lambda e: _ratio(trail, e.trail) < 1 + near, reversed(found)))  # noqa: B023
+            tied = next((e for e in level if e.trail.mantissa * trail.mantissa > 0), None)
+            if tied is not None:
+                tied.count += 1
+                tied.capped = tied.count >= TIES
+                if tied.capped:
                     break
-            elif len(found) >= k:
-                if not _near_size(size, found[-1].trail, near):
-                    break
-            else:
+            elif len(found) < k:
                 found.append(Entry(trail))
+            elif not level:
+                break
         if len(found) < k and any(e.capped for e in found):
             text = f"sample {sample}: {TIES} walks have the same relevance, and what comes after them was not searched"
             warnings.warn(text, NrmWarning, stacklevel=5)
@@ -318,16 +317,9 @@ def _extended(trail: Trail | None, column: Column, rank: int) -> Trail:
     return Trail(way.to, neuron, mantissa, trail.exponent + shift, trail, via)
 
 
-def _close(a: Trail, b: Trail, near: float) -> bool:
-    """Whether two walks have the same relevance up to rounding."""
-    shifted = math.ldexp(b.mantissa, max(-4, min(4, b.exponent - a.exponent)))
-    return abs(a.mantissa - shifted) <= near * abs(a.mantissa)
-
-
-def _near_size(size: tuple[int, float], b: Trail, near: float) -> bool:
-    """Whether a magnitude is that of a walk up to rounding."""
-    shifted = math.ldexp(abs(b.mantissa), max(-4, min(4, b.exponent - size[0])))
-    return abs(size[1] - shifted) <= near * size[1]
+def _ratio(small: Trail, large: Trail) -> float:
+    """How much larger the relevance of one walk is than that of another, whatever their signs."""
+    return math.ldexp(abs(large.mantissa / small.mantissa), min(large.exponent - small.exponent, 100))
 
 
 def _same_neurons(tape: Tape, above: int, below: Site) -> bool:
