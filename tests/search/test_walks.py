@@ -80,7 +80,14 @@ def exists(it: Both, walk: Walk, among: dict[tuple[tuple[str, int], ...], float]
         )
     for truth, relevance in among.items():
         after = {a: b for (a, _), (b, _) in itertools.pairwise(truth)}
-        on = all((name, i) in truth and (to is None or after.get(name) == to) for name, i, to in places)
+        names = {name for name, _ in truth}
+        on = all(
+            (
+                (name, i) in truth or (it.case.kind == "folded" and ".bias" in name and name in names)
+            )  # of other channels
+            and (to is None or after.get(name) == to)
+            for name, i, to in places
+        )
         if on and truth[0][0] == places[-1][0] and math.isclose(relevance, walk.relevance, rel_tol=1e-7, abs_tol=1e-12):
             return True
     return False
