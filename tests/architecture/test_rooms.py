@@ -47,6 +47,7 @@ EXTRAS = {
     "torchvision",
     "torch_geometric",
     "transformers",
+    "pandas",
     "pyarrow",
     "duckdb",
     "ray",

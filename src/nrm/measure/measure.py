@@ -30,7 +30,7 @@ from nrm.questions.stops import Stop, stops_for
 from nrm.questions.sweep import Base, Kept, Site
 from nrm.questions.values import Layer, Partition, Set
 from nrm.rules import Network, resolve
-from nrm.search import Flows, Request, find_flows
+from nrm.search import Flows, Found, Request, Walk, find_flows, find_walks
 
 Argument = Layer | Set | Partition
 
@@ -267,6 +267,30 @@ class Measure:
             raise QuestionError(
                 "a target is a set of outputs", got=repr(target), expected="a set of nrm.output",
                 hint="R(...) takes sets of other layers",
+            )  # fmt: skip
+
+    def walks(self, k: int = 10, sign: str = "+", *, to_input: bool = False) -> Found[Walk]:
+        """Each sample's k single walks with the largest relevance, best first; exact.
+
+        ``sign="-"`` finds the most negative ones, ``"abs"`` the largest of either sign. Walks of equal relevance are
+        one entry with its multiplicity. Where the first layer has the Flat rule, all its inputs are alike and walks end
+        at its output, unless ``to_input``. ``R(*walk)`` is a walk's relevance by messages.
+
+        >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+        >>> model[0].weight.data = torch.tensor([[1.0, 2.0], [1.0, 0.0]])
+        >>> model[2].weight.data = torch.tensor([[3.0, 1.0]])
+        >>> R = measure(model, torch.ones(1, 2))
+        >>> print(R.walks(k=2))
+        walks of sample 0
+          1  0.6  output[0] <- 0[0] <- input[1]
+          2  0.3  output[0] <- 0[0] <- input[0]
+        """
+        self._origin.check_fresh()
+        with plain_execution():
+            self._be_loud()
+            return find_walks(
+                self._network, self._kept.start, self._samples, k=k, sign=sign, to_input=to_input,
+                memory=self._memory, progress=_progress(self._show_progress),
             )  # fmt: skip
 
     def values(self, layer: Layer | str) -> Tensor:

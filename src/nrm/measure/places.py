@@ -11,7 +11,7 @@ from nrm.capture import Combine, Linear, Node, Pointwise, Source, Tape, unknown_
 from nrm.errors import QuestionError
 from nrm.measure.layers import Cut
 from nrm.questions.frame import Frame
-from nrm.questions.sweep import Base, Kept, Site
+from nrm.questions.sweep import Base, Kept, Site, drain_name
 from nrm.questions.values import SKIP, Layer
 from nrm.rules import Network
 
@@ -140,13 +140,11 @@ class Places:
 
     def drains(self, above: int = -1) -> list[Layer]:
         """The biases, offsets and sinks that receive relevance, of the nodes after ``above``."""
-        return [Layer(_drain_name(self._tape.nodes[i], port)) for i, port in sorted(self._base.drains) if i > above]
+        return [Layer(drain_name(self._tape.nodes[i], port)) for i, port in sorted(self._base.drains) if i > above]
 
     def biases(self) -> list[Layer]:
         """The biases that receive relevance."""
-        return [
-            Layer(_drain_name(self._tape.nodes[i], port)) for i, port in sorted(self._base.drains) if port == "bias"
-        ]
+        return [Layer(drain_name(self._tape.nodes[i], port)) for i, port in sorted(self._base.drains) if port == "bias"]
 
     def _drain(self, name: str) -> tuple[Site, Frame] | None:
         stem, _, call = name.partition("#")
@@ -217,8 +215,3 @@ class Places:
         return {
             node.index: not self.bypass(node.index) for node in self._tape.nodes if node.index in self._base.arrivals
         }
-
-
-def _drain_name(node: Node, port: str) -> str:
-    stem, mark, call = node.name.partition("#")
-    return f"{stem}.{port}{mark}{call}"

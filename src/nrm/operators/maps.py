@@ -226,9 +226,9 @@ class Function(LinearMap):
         factor = float(changed[-1])
         if torch.equal(changed, factor * probe):  # the same change for all weights
             return self if factor == 1 else _Scaled(self, factor)
-        return _Window(self.inside, self.outside, self.space, self._window()).reweight(change)
+        return _Window(self.inside, self.outside, self.space, self.window()).reweight(change)
 
-    def _window(self) -> Tensor:
+    def window(self) -> Tensor:
         """The matrix over the trailing axes on which the function acts alike for all samples and channels."""
         inside, outside = self.inside[-self.space :].numel(), self.outside[-self.space :].numel()
         if self.space == 0 or inside * outside > 2**24:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from nrm.capture import Linear, plain_execution
+from nrm.capture import Linear, Node, plain_execution
 from nrm.questions.channels import keeps_channels, mixes_channels, one_hot
 from nrm.rules import EVERYTHING, Arrivals, Delivery, Network, Part, Values, outer, total_of
 
@@ -31,6 +31,12 @@ class Site:
         if self.consumer is not None:
             return (self.consumer, -1)
         return (self.node, -1 if self.port else 0)
+
+
+def drain_name(node: Node, port: str) -> str:
+    """The name of a drain of a node as a layer; of the k-th call of a module it is ``cell.bias#k``."""
+    stem, mark, call = node.name.partition("#")
+    return f"{stem}.{port}{mark}{call}"
 
 
 @dataclass

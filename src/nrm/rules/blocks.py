@@ -97,7 +97,7 @@ class Blocks:
         if v is None:
             return total
         for key in sorted(keys.intersection(rule.keys)):
-            for factor in self._factors(rule, key, map, j):
+            for factor in self.factors(rule, key, map, j):
                 x = self._weighted(factor.a, v, j)
                 entry = factor.map.apply(x) if rows is None else apply_by_channel(factor.map, x, rows)
                 slot = (key, factor.group)
@@ -112,7 +112,8 @@ class Blocks:
             return torch.full((1, *node.shape), a, dtype=self.tape.dtype, device=node.value.device)
         return a * v
 
-    def _factors(self, rule: Rule, key: Key, map: LinearMap, j: int) -> list[Factor]:
+    def factors(self, rule: Rule, key: Key, map: LinearMap, j: int) -> list[Factor]:
+        """The factors of one key of a rule on a map whose input is node j; those of the last call are kept."""
         h = self.tape.nodes[j].value
         asked = (rule, key, map, j)
         if self._recent is None or self._recent[0] != asked:
@@ -160,7 +161,7 @@ class Blocks:
         parts: list[Tensor] = []
         collected = self._collected(i, packets)
         for rule, key in dict.fromkeys((rule, key) for rule, key, _ in collected):
-            for factor in self._factors(rule, key, op.map, j):
+            for factor in self.factors(rule, key, op.map, j):
                 d = collected.get((rule, key, factor.group))
                 if d is None:
                     continue
@@ -187,7 +188,7 @@ class Blocks:
     ) -> Tensor:
         total: Tensor | None = None
         for rule, key in dict.fromkeys((rule, key) for rule, key, _ in collected):
-            for factor in self._factors(rule, key, map, j):
+            for factor in self.factors(rule, key, map, j):
                 d = collected.get((rule, key, factor.group))
                 if d is not None:
                     part = factor.map.transpose(d) if rows is None else transpose_by_channel(factor.map, d, rows)

@@ -13,8 +13,10 @@ output. Column sums are the rise of ones.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Iterator
 
+import torch
 from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Source, Tape
@@ -117,7 +119,7 @@ class Network:
         elif isinstance(op, Pointwise):
             v = below.at(node.inputs[0], i)
             if v is not None:
-                parts.append(v if op.offset == 0 else v * self._kept_share(i))
+                parts.append(v if op.offset == 0 else v * self.kept_share(i))
         elif isinstance(op, Select):
             v = below.at(node.inputs[0], i)
             if v is not None:
@@ -147,13 +149,13 @@ class Network:
         parts: list[Tensor] = []
         for port, v in below.drains(i):
             if port == "sink":
-                sink = self._sink(i)
+                sink = self.sink(i)
                 if sink is not None:
                     parts.append(v * sink)
                 continue
             wide = self._widened(i, v)
             if port == "offset":
-                parts.append(wide * self._offset_share(i))
+                parts.append(wide * self.offset_share(i))
             else:
                 columns = self.columns[i]
                 for sums, entry in zip(columns.sums, columns.bias, strict=True):
@@ -230,12 +232,12 @@ class Network:
                 yield Delivery(j, Arrivals(message if term.move is None else term.move.transpose(message)))
         elif isinstance(op, Pointwise):
             if op.offset != 0:
-                drains["offset"] = self._narrowed(i, message * self._offset_share(i))
-                dead = self._sink(i)
+                drains["offset"] = self._narrowed(i, message * self.offset_share(i))
+                dead = self.sink(i)
                 if dead is not None:
                     self._refuse_dead(i, message, dead)
                     drains["sink"] = message * dead
-                message = message * self._kept_share(i)
+                message = message * self.kept_share(i)
             yield Delivery(node.inputs[0], Arrivals(message))
         elif isinstance(op, Select):
             yield Delivery(node.inputs[0], Arrivals(op.map.transpose(message)))
@@ -270,7 +272,7 @@ class Network:
             parts += [Part(packet.density[slot], d) for slot, d in rise.items() if slot in packet.density]
         return parts
 
-    def _sink(self, i: int) -> Tensor | None:
+    def sink(self, i: int) -> Tensor | None:
         """The neurons of a node whose relevance goes to its sink."""
         if self.rules.is_terminal(i):
             return self.columns[i].sink
@@ -287,14 +289,15 @@ class Network:
                 hint="zero='sink' or zero='uniform', another rule for this layer, or bias='input'",
             )  # fmt: skip
 
-    def _offset_share(self, i: int) -> Tensor:
+    def offset_share(self, i: int) -> Tensor:
+        """What an elementwise step gives to its offset, the value that no input explains."""
         node = self.tape.nodes[i]
         assert isinstance(node.op, Pointwise)
         dead = node.value == 0
         share = (node.op.offset / node.value.masked_fill(dead, 1.0)).masked_fill(dead, 0.0)
         return share.abs() if self.blocks.is_absolute else share
 
-    def _kept_share(self, i: int) -> Tensor:
+    def kept_share(self, i: int) -> Tensor:
         """What an elementwise step with an offset passes on; where it is 0, all or nothing, as the zero policy says."""
         node = self.tape.nodes[i]
         assert isinstance(node.op, Pointwise)
@@ -309,6 +312,12 @@ class Network:
         if port == "sink":
             return tuple(node.shape)
         return tuple(node.shape[a] for a in self._bias_axes(node))
+
+    def drain_index(self, i: int, port: str) -> Tensor:
+        """For every neuron of a node, the flat index of the neuron of its drain that it gives to; broadcastable."""
+        shape = self.drain_shape(i, port)
+        own = torch.arange(math.prod(shape), device=self.tape.nodes[i].value.device).view(1, *shape)
+        return own[0] if port == "sink" else self._widened(i, own)[0]
 
     @staticmethod
     def _bias_axes(node: Node) -> list[int]:

@@ -1,0 +1,224 @@
+"""The best way down from every neuron: max-product message passing from the inputs to the output.
+
+``up(j)`` is the largest product of entries along a partial walk from neuron j down to any input or drain, and
+``down(j)`` the largest magnitude of a negative one. With an entry ``T`` from j to i::
+
+    up(j)   = max over i of  T up(i) if T > 0,  -T down(i) if T < 0
+    down(j) = max over i of  T down(i) if T > 0,  -T up(i) if T < 0
+
+Only neurons that some walk can reach are looked at: behind a ReLU and a max pooling those are few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nrm.capture import Combine, Linear, Pointwise, Source
+from nrm.errors import MemoryLimitError
+from nrm.operators import Identity, Reshape
+from nrm.questions.sweep import Site
+from nrm.rules import AlphaBeta, Flat, Network, Rule, ZPlus
+from nrm.rules.composites import reads_input
+from nrm.search.branches import Branch, branches
+from nrm.search.fields import Field, field_of
+from nrm.search.windows import Slot, best_in_windows, signed
+
+Progress = Callable[[Iterator[Any], int], Iterator[Any]]
+COLUMNS = 2**20
+"""How many columns are taken apart together."""
+
+
+class Best(NamedTuple):
+    """The best products below every neuron of a tensor, times ``2**-exponent``; ``height`` counts roundings."""
+
+    up: Tensor
+    down: Tensor | None
+    exponent: int = 0
+    height: int = 0
+
+
+class Terrain:
+    """The best ways down of one network, from the output's relevance ``start``. Walks end at ``ends``."""
+
+    def __init__(
+        self, network: Network, start: Tensor, *, to_input: bool, memory: int, progress: Progress
+    ) -> None:  # fmt: skip
+        self.network = network
+        self._memory = memory
+        self._fields: dict[int, Field] = {}
+        self._best: dict[int, Best] = {}
+        self._held = 0
+        self.doors = set() if to_input else _flat_doors(network)
+        self._one = torch.ones(1, dtype=network.tape.dtype, device=start.device)
+        needed = self._reach(start)
+        for i in progress(iter(sorted(needed)), len(needed)):
+            self._best[i] = self._rise(i, needed.pop(i))
+
+    def is_end(self, site: Site) -> bool:
+        """Whether walks end here."""
+        return bool(site.port) or site.node in self.doors or isinstance(self.network.tape.nodes[site.node].op, Source)
+
+    def ways(self, i: int, neurons: Tensor) -> list[Branch]:
+        """The ways on from some neurons that get anywhere."""
+        found = branches(self.network, i, neurons)
+        return [way for way in found if self.is_end(way.to) or way.to.node in self._best]
+
+    def best(self, site: Site) -> Best:
+        """The best products below the neurons of a tensor or drain; 1 where walks end."""
+        return Best(self._one, None) if self.is_end(site) else self._best[site.node]
+
+    def field(self, leaf: int) -> Field:
+        """The columns of a linear step."""
+        if leaf not in self._fields:
+            op = self.network.tape.nodes[leaf].op
+            assert isinstance(op, Linear)
+            self._fields[leaf] = field_of(op.map, self.network.tape.dtype)
+        return self._fields[leaf]
+
+    # ---- which neurons matter --------------------------------------------------------------------------------
+
+    def _reach(self, start: Tensor) -> dict[int, Tensor]:
+        """The neurons that walks can pass, per tensor at which they arrive; a linear step is passed wherever it reads
+        something at all.
+        """
+        tape = self.network.tape
+        reached = {tape.output: (start != 0).reshape(-1)}
+        for i in range(tape.output, -1, -1):
+            if i not in reached or self.is_end(Site(i)) or not bool(reached[i].any()):
+                reached.pop(i, None)
+                continue
+            for neurons in _chunks(reached[i]):
+                for branch in branches(self.network, i, neurons):
+                    if branch.to.port:
+                        continue
+                    j = branch.to.node
+                    size = tape.nodes[j].value.numel()
+                    mask = reached.setdefault(j, torch.zeros(size, dtype=torch.bool, device=start.device))
+                    if branch.leaf is None:
+                        mask[branch.at[branch.entry != 0]] = True
+                    else:
+                        mask |= self._reads(branch)
+        return reached
+
+    def _reads(self, branch: Branch) -> Tensor:
+        """The inputs of a linear step that have any entry."""
+        assert branch.rule is not None
+        node = self.network.tape.nodes[branch.to.node]
+        found = torch.zeros(node.value.numel(), dtype=torch.bool, device=node.value.device)
+        for key in sorted({key for key, _ in branch.density}):
+            for factor in self.network.blocks.factors(branch.rule, key, Identity(node.shape), branch.to.node):
+                found |= (torch.as_tensor(factor.a, device=found.device) != 0).expand(node.shape).reshape(-1)
+        return found
+
+    # ---- one step up -----------------------------------------------------------------------------------------
+
+    def _rise(self, i: int, mask: Tensor) -> Best:
+        below = self._same_below(i)
+        if below in self._best:
+            return self._best[below]
+        node = self.network.tape.nodes[i]
+        size = node.value.numel()
+        self._hold(2 * size * self._one.element_size())
+        up, down = node.value.new_zeros(size), node.value.new_zeros(size)
+        exponent, height = -(2**30), 0
+        for neurons in _chunks(mask):
+            for branch in self.ways(i, neurons):
+                best = self.best(branch.to)
+                if best.exponent > exponent:
+                    for total in (up, down):
+                        total.mul_(2.0 ** max(exponent - best.exponent, -2000))
+                    exponent = best.exponent
+                height = max(height, best.height)
+                found = self._plain(branch, best) if branch.leaf is None else self._linear(branch, best)
+                for total, part in zip((up, down), found, strict=True):
+                    if part is not None:
+                        part = part * 2.0 ** (best.exponent - exponent)
+                        total[neurons] = torch.maximum(total[neurons], part)
+        shift = math.frexp(max(float(up.amax()), float(down.amax())))[1]
+        if abs(shift) > 16:  # products of many small entries must not run out of numbers
+            up.mul_(2.0**-shift)
+            down.mul_(2.0**-shift)
+            exponent += shift
+        if not bool(down.any()):
+            self._held -= size * self._one.element_size()
+            return Best(up, None, exponent, height + 1)
+        return Best(up, down, exponent, height + 1)
+
+    def _same_below(self, i: int) -> int | None:
+        """The tensor whose neurons are those of node i one by one, in the same order and with entry 1."""
+        node, op = self.network.tape.nodes[i], self.network.tape.nodes[i].op
+        same = isinstance(op, Pointwise) and op.offset == 0
+        if isinstance(op, Combine) and not op.joins and len(op.terms) == 1:
+            same = op.terms[0].move is None or isinstance(op.terms[0].move, Reshape)
+        return node.inputs[0] if same and not self.is_end(Site(node.inputs[0])) else None
+
+    @staticmethod
+    def _plain(branch: Branch, best: Best) -> tuple[Tensor, Tensor | None]:
+        up = _at(best.up, branch.at)
+        return signed(up, None if best.down is None else _at(best.down, branch.at), branch.entry)
+
+    def _linear(self, branch: Branch, best: Best) -> tuple[Tensor, Tensor | None]:
+        """The best of each neuron's window. Neurons are sorted by which densities they have: under a batch norm with
+        negative scales, half of them have another one.
+        """
+        slots = sorted(branch.density)
+        pattern = sum(((branch.density[s] != 0).long() << k for k, s in enumerate(slots)), torch.zeros_like(branch.at))
+        up = torch.zeros(len(branch.at), dtype=self._one.dtype, device=branch.at.device)
+        down = torch.zeros_like(up)
+        for code in torch.unique(pattern).tolist():
+            chosen = [s for k, s in enumerate(slots) if code >> k & 1]
+            mine = (pattern == code).nonzero()[:, 0]
+            for together in _overlapping(branch.rule, chosen):
+                field = self.field(branch.leaf or 0)
+                found = best_in_windows(self.network, field, branch, together, mine, best.up, best.down)
+                for total, part in zip((up, down), found, strict=True):
+                    if part is not None:
+                        total[mine] = torch.maximum(total[mine], part)
+        return up, down
+
+    def _hold(self, nbytes: int) -> None:
+        self._held += nbytes
+        if self._held > self._memory:
+            raise MemoryLimitError(
+                "the best products of every neuron need more than the memory bound",
+                got=f"more than {self._held / 2**30:.2f} GiB", expected=f"at most {self._memory / 2**30:.2f} GiB",
+                hint="fewer samples at once, or raise memory= in nrm.measure",
+            )  # fmt: skip
+
+
+def _overlapping(rule: Rule | None, slots: list[Slot]) -> list[list[Slot]]:
+    """Densities whose entries may meet: positive and negative parts never do, so each has a maximum of its own."""
+    apart = isinstance(rule, ZPlus) or (isinstance(rule, AlphaBeta) and len({key for key, _ in slots}) == 1)
+    return [[slot] for slot in slots] if apart else [slots] if slots else []
+
+
+def _at(values: Tensor, neurons: Tensor) -> Tensor:
+    return values.expand(neurons.shape) if values.numel() == 1 else values[neurons]
+
+
+def _chunks(mask: Tensor) -> Iterator[Tensor]:
+    """The marked neurons, not too many at once."""
+    neurons = mask.nonzero()[:, 0]
+    for first in range(0, len(neurons), COLUMNS):
+        yield neurons[first : first + COLUMNS]
+
+
+def _flat_doors(network: Network) -> set[int]:
+    """The first hidden layers under the Flat rule: all of their inputs have the same share, whatever they are."""
+    tape = network.tape
+    first = reads_input(tape)
+    doors: set[int] = set()
+    for node in tape.nodes:
+        if node.index == tape.output or not (
+            network.rules.reached[node.index] and network.rules.is_terminal(node.index)
+        ):
+            continue
+        ways = branches(network, node.index, torch.zeros(1, dtype=torch.long, device=node.value.device))
+        if ways and all(way.leaf in first and isinstance(way.rule, Flat) for way in ways):
+            doors.add(node.index)
+    return doors
