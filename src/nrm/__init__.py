@@ -26,7 +26,7 @@ from nrm.errors import (
     RuleError,
 )
 from nrm.measure import Check, Cut, Measure, measure
-from nrm.questions import Layer, Partition, Set
+from nrm.questions import Layer, Partition, Set, stack
 from nrm.results import load, save
 from nrm.rules import (
     LRP0,
@@ -106,4 +106,5 @@ __all__ = [
     "output",
     "register",
     "save",
+    "stack",
 ]

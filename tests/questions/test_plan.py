@@ -209,6 +209,34 @@ def test_a_plan_computes_nothing_and_says_what_it_would(monkeypatch: pytest.Monk
     assert R.plan(R["c1"].channel(0), R["c3"].channels).lines[1].what.startswith("push")
 
 
+def test_messages_of_fixed_events_are_kept_under_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    R = network("epsilon-plus", "input")
+    event, concept = nrm.input[:, :4, :5], nrm.layer("c3").channel(1)
+    pairs = (nrm.layer("r1").channels, nrm.layer("c2").channels)
+    first = [R(event, *pairs), R(concept, *pairs)]
+    count, nbytes, bound = R.plan(*pairs).messages
+    assert count == 2
+    assert 0 < nbytes <= bound
+    assert R.nbytes > nbytes
+    steps = []
+    value, pull = nrm.rules.network.Network.value, nrm.rules.network.Network.pull
+    monkeypatch.setattr("nrm.rules.network.Network.value", lambda *a: steps.append(a[1]) or value(*a))
+    monkeypatch.setattr("nrm.rules.network.Network.pull", lambda *a: steps.append(a[1]) or pull(*a))
+    assert torch.equal(R(event, *pairs), first[0])
+    again = len(steps)
+    assert torch.equal(R(concept, *pairs), first[1])
+    R.release()
+    assert R.plan(*pairs).messages[:2] == (0, 0)
+    steps.clear()
+    torch.testing.assert_close(R(event, *pairs), first[0])
+    assert len(steps) > again + 5, "computed anew after a release, not before"
+    small = nrm.measure(Net().double().eval(), torch.rand(2, 3, 10, 10, dtype=torch.float64), memory=100_000)
+    for row in range(10):
+        small(nrm.input[:, row], nrm.layer("c2").channels)
+        count, nbytes, bound = small.plan(*pairs).messages
+        assert nbytes <= bound
+
+
 def test_an_event_elsewhere_does_not_change_the_strategy() -> None:
     R = network("epsilon-plus", "input")
     pairs = (R["r1"].channels, R["c2"].channels)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import itertools
 import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,16 +25,19 @@ from nrm.measure.memory import memory_bound
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
 from nrm.measure.show import as_html, as_text, measure_rows, outputs_text
+from nrm.measure.stacked import answer_stacked
 from nrm.measure.target import Target, excluded, read_target
 from nrm.questions.answer import Answerer
+from nrm.questions.frame import Blocks
+from nrm.questions.graph import interaction_graph
 from nrm.questions.plan import Plan, make_plan
 from nrm.questions.stops import Stop, stops_for
 from nrm.questions.sweep import Base, Kept, Site
-from nrm.questions.values import Layer, Partition, Set
+from nrm.questions.values import Layer, Partition, Set, Stack
 from nrm.rules import Network, resolve
 from nrm.search import Flows, Found, Request, Walk, find_flows, find_walks
 
-Argument = Layer | Set | Partition
+Argument = Layer | Set | Partition | Stack
 
 
 def measure(
@@ -113,7 +118,7 @@ class Measure:
         self._origin = origin
         self._light: Check | None = None
         node = self._tape.nodes[self._tape.output]
-        self._kept = Kept(network, node.value[None])
+        self._kept = Kept(network, node.value[None], memory // 8)
         self._places = Places(self._kept)
         if isinstance(target, Set):
             self._refuse_other_layer(target)
@@ -131,6 +136,8 @@ class Measure:
         """
         asked = self._asked(arguments, given)
         conditions = asked[len(arguments) :]
+        if any(isinstance(a, Stack) for a in asked):
+            return answer_stacked(self, arguments, conditions)
         one = self._meant(asked)
         if one is not None:
             return one(*arguments, given=given)
@@ -147,7 +154,7 @@ class Measure:
         """The arguments of a question, the conditions last."""
         if not arguments:
             raise QuestionError("nothing was asked", hint="R(R['layer']), R(a.channel(3), b.channels), ...")
-        conditions = [given] if isinstance(given, Layer | Set | Partition) else list(given or [])
+        conditions = [given] if isinstance(given, Argument) else list(given or [])
         return [*arguments, *conditions]
 
     def _meant(self, asked: Sequence[Argument]) -> SampleMeasure | None:
@@ -167,15 +174,69 @@ class Measure:
         return batch
 
     def _answer(self, stops: list[Stop], absolute: bool = False) -> Tensor:
-        answerer = Answerer(self._network, self.base, memory=self._memory, progress=_progress(self._show_progress))
-        return answerer.table(self._plan(stops, "read" if absolute else None), absolute)
+        return self._answerer().table(self._plan(stops, "read" if absolute else None), absolute)
+
+    def _answerer(self) -> Answerer:
+        return Answerer(
+            self._network, self.base, memory=self._memory, progress=_progress(self._show_progress),
+            messages=self._kept.messages,
+        )  # fmt: skip
+
+    def _graph(self, rows: Stack, columns: Stack) -> Tensor:
+        """Every block of one stack with every block of another, as ``R(rows, columns)`` gives it."""
+        self._origin.check_fresh()
+        with plain_execution():
+            self._be_loud()
+            sides = [[stops_for([p], self._places.resolve)[0] for p in s.partitions] for s in (rows, columns)]
+            return self._mine(interaction_graph(self._answerer(), *sides))
+
+    def _axes(self, argument: Argument) -> int:
+        """How many axes an argument gives to a result."""
+        if isinstance(argument, Set | Stack):
+            return int(isinstance(argument, Stack))
+        partition = Partition(argument) if isinstance(argument, Layer) else argument
+        return len(Blocks.of(self._places.resolve(partition.layer)[1], partition).shape)
 
     def _plan(self, stops: list[Stop], strategy: str | None = None) -> Plan:
-        return make_plan(self._network, stops, memory=self._memory, kept=self._kept.is_there, strategy=strategy)
+        plan = make_plan(self._network, stops, memory=self._memory, kept=self._kept.is_there, strategy=strategy)
+        messages = self._kept.messages
+        return replace(plan, messages=(len(messages), messages.nbytes, messages.bound))
+
+    def each(
+        self, partition: Partition | Layer, *arguments: Argument, given: Argument | Sequence[Argument] | None = None
+    ) -> Iterator[tuple[Set, Tensor]]:
+        """The answers for every block of a partition, one after the other: the block, and ``R(block, *arguments)``.
+
+        For results that are too large as one table, such as a heat map per channel. Blocks are worked off in chunks
+        that fit into the memory bound.
+
+        >>> _ = torch.manual_seed(0)
+        >>> R = measure(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(1, 4))
+        >>> for block, heat in R.each(R["1"].channels[:2], R.input):
+        ...     print(block, tuple(heat.shape))
+        1.channels[:2][0] (1, 4)
+        1.channels[:2][1] (1, 4)
+        """
+        if not isinstance(partition, Layer | Partition):
+            raise QuestionError("not a partition", got=repr(partition)[:120], expected="a partition such as a.channels")
+        whole = Partition(partition) if isinstance(partition, Layer) else partition
+        shape = Blocks.of(self._places.resolve(whole.layer)[1], whole).shape
+        places = list(itertools.product(*map(range, shape)))
+        blocks = [whole[at[0] if len(at) == 1 else at] for at in places]
+        one = self.plan(blocks[0], *arguments, given=given)
+        fits = max(1, self._memory // (8 * one.nbytes))
+        for begin in range(0, len(places), fits):
+            rows = places[begin : begin + fits]
+            chunk = whole[[at[0] if len(at) == 1 else at for at in rows]]
+            table = self(chunk, *arguments, given=given)
+            yield from zip(blocks[begin : begin + fits], table.unbind(1), strict=True)
 
     def plan(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Plan:
         """How a question would be answered, and what it would cost; nothing is computed."""
-        return self._plan(stops_for(self._asked(arguments, given), self._places.resolve))
+        asked = self._asked(arguments, given)
+        if any(isinstance(a, Stack) for a in asked):
+            raise QuestionError("a stack has a plan for each of its partitions", hint="R.plan(s.partitions[0], ...)")
+        return self._plan(stops_for(asked, self._places.resolve))
 
     def flows(
         self, *arguments: Argument, k: int = 10, given: Set | Sequence[Set] | None = None, sign: str = "+",
@@ -208,7 +269,7 @@ class Measure:
             self._be_loud()
             whole = self(*conditions) if conditions else torch.ones(len(self))
             return find_flows(
-                self._network, self.base, asked, stops, whole.tolist(), self._samples, request,
+                self._network, self.base, stops, asked, whole.tolist(), self._samples, request,
                 memory=self._memory, progress=_progress(self._show_progress),
             )  # fmt: skip
 
@@ -217,6 +278,8 @@ class Measure:
         if any(not isinstance(c, Set) for c in conditions):
             got = ", ".join(map(repr, conditions))
             raise QuestionError("the condition of flows is a set", got=got, hint="given=a.channel(3)")
+        if any(isinstance(a, Stack) for a in asked):
+            raise QuestionError("flows take one block of every layer", got="a stack", hint="R.flows(*s.partitions)")
         if not any(isinstance(a, Layer | Partition) for a in asked):
             raise QuestionError(
                 "flows need partitions", got=", ".join(map(repr, asked)), hint="R.flows(a.channels, b.channels)"

@@ -1,5 +1,5 @@
 """Layers, sets and partitions; how a question about them is planned and answered by messages."""
 
-from nrm.questions.values import Layer, Partition, Set
+from nrm.questions.values import Layer, Partition, Set, Stack, stack
 
-__all__ = ["Layer", "Partition", "Set"]
+__all__ = ["Layer", "Partition", "Set", "Stack", "stack"]

@@ -12,9 +12,20 @@ from torch import Tensor
 
 from nrm.errors import MemoryLimitError
 from nrm.questions.adjacent import adjacent_table
-from nrm.questions.plan import Plan
+from nrm.questions.plan import Plan, widest
 from nrm.questions.stops import Stop, axes_of
-from nrm.questions.sweep import Base, Pushed, arrivals_at, parts_at, pull_to, relevance_at
+from nrm.questions.sweep import (
+    Base,
+    Messages,
+    Pushed,
+    Site,
+    arrivals_at,
+    parts_at,
+    pull_each,
+    pull_to,
+    relevance_at,
+)
+from nrm.questions.values import Set
 from nrm.rules import Arrivals, Network, total_of
 
 Rows = tuple[list[int], ...]
@@ -27,36 +38,37 @@ class Answerer:
     """Carries out plans on one network with one kept base sweep."""
 
     def __init__(
-        self,
-        network: Network,
-        base: Base,
-        *,
-        memory: int,
-        progress: Callable[[Iterator[Any], int | None], Iterator[Any]],
+        self, network: Network, base: Base, *, memory: int, progress: Progress, messages: Messages | None = None
     ) -> None:
         self._network = network
         self._base = base
+        self._messages = Messages(0) if messages is None else messages
         self._memory = memory
         self._progress = progress
-        self._like = network.tape.nodes[network.tape.output].value
+        self.like = network.tape.nodes[network.tape.output].value
 
     def table(self, plan: Plan, absolute: bool = False) -> Tensor:
         """``(batch, *axes)`` with the axes of all blocks in the order of the arguments.
 
         ``absolute`` sums the absolute relevances of the meeting place's neurons: the total variation inside the event.
         """
-        if plan.nbytes > self._memory:
-            raise MemoryLimitError(
-                "the table is larger than the memory bound", got=f"{plan.nbytes / 2**30:.2f} GiB",
-                expected=f"at most {self._memory / 2**30:.2f} GiB",
-                hint="ask for fewer blocks (a.channels[[3, 7]]), coarser groups, or raise memory= in nrm.measure",
-            )  # fmt: skip
+        self.guard(plan.nbytes)
         outer = (*plan.above, *plan.below)
         inner = [n for stop in plan.meeting for n in axes_of(stop)]
-        table = self._like.new_zeros(*(s.count for s in outer), plan.stops[0].frame.batch, *inner)
+        table = self.like.new_zeros(*(s.count for s in outer), plan.stops[0].frame.batch, *inner)
         for rows, part in self.parts(plan, absolute):
             table[_grid(rows, table.device)] = part.reshape(*(len(r) for r in rows), *table.shape[len(outer) :])
         return _ordered(table, plan)
+
+    def guard(self, nbytes: int) -> None:
+        """Refuses results that are larger than the memory bound."""
+        if nbytes > self._memory:
+            raise MemoryLimitError(
+                "the table is larger than the memory bound", got=f"{nbytes / 2**30:.2f} GiB",
+                expected=f"at most {self._memory / 2**30:.2f} GiB",
+                hint="fewer blocks (a.channels[[3, 7]]), coarser groups, R.each(...) block by block, "
+                     "R.flows(...) for the largest entries, or memory= in nrm.measure",
+            )  # fmt: skip
 
     def parts(self, plan: Plan, absolute: bool = False) -> Iterator[tuple[Rows, Tensor]]:
         """The table chunk by chunk: the blocks of the outer stops, and ``(stack, batch, *axes of the meeting)``.
@@ -73,6 +85,7 @@ class Answerer:
             if part is not None:
                 stack = math.prod(len(r) for r in (*up, *down))
                 yield (*up, *down), part.expand(stack, *part.shape[1:])
+        self._messages.trim()
 
     def _pairs(self, plan: Plan, ups: list[Rows], downs: list[Rows]) -> Iterator[tuple[Rows, Rows, Pushed | None]]:
         for down in downs:
@@ -128,6 +141,27 @@ class Answerer:
         """What arrives at a stop without any event above it."""
         return arrivals_at(self._network, self._base, stop.site)
 
+    def read(self, stop: Stop, arrivals: Arrivals) -> Tensor | None:
+        """The relevance of every block of a stop, ``(stack, batch, *axes)``; None is 0."""
+        return stop.read_parts(parts_at(self._network, stop.site, arrivals, None))
+
+    def carry_down(self, start: Stop, goals: Sequence[Stop]) -> Iterator[tuple[list[int], Site, Arrivals]]:
+        """Carries every block of a stop to many lower ones in one sweep: which blocks, where, and what arrives."""
+        sites = list(dict.fromkeys(goal.site for goal in goals))
+        wide = widest(self._network, [start, *goals])
+        fits = max(1, self._memory // (6 * wide * self.like.element_size()))
+        chunks = list(_chunks([self._live(start)], fits))
+        for (rows,) in self._progress(iter(chunks), len(chunks)):
+            arrivals = self.arrivals_at(start)
+            if arrivals is None:
+                return
+            mask = start.mask() if start.channels else _mask(start, rows)
+            if mask is not None:
+                arrivals = arrivals.masked(mask)
+            channels = start.numbers(rows) if start.channels else None
+            for site, found in pull_each(self._network, start.site, arrivals, sites, channels):
+                yield rows, site, found
+
     def push_all(self, stops: Sequence[Stop], network: Network | None = None) -> list[Pushed | None]:
         """For each of the stops, the values of all stops below it as fixed events, whatever their blocks."""
         below: list[Pushed | None] = [None]
@@ -138,9 +172,14 @@ class Answerer:
     def _arrive(self, above: Sequence[Stop], goal: Stop, up: Rows) -> Arrivals | None:
         sites = [s.site for s in above] + [goal.site]
         arrivals = arrivals_at(self._network, self._base, sites[0])
-        for k, (stop, rows) in enumerate(zip(above, up, strict=True)):
+        fixed = next((n for n, stop in enumerate(above) if stop.blocks), len(above))
+        if fixed:
+            key = ("pull", *_key(above[:fixed]), sites[fixed])
+            arrivals = self._messages.get(key, lambda: self._arrive_fixed(above[:fixed], sites, arrivals))
+        for k in range(fixed, len(above)):
             if arrivals is None:
                 return None
+            stop, rows = above[k], up[k]
             mask = stop.mask() if stop.channels else _mask(stop, rows)
             if mask is not None:
                 arrivals = arrivals.masked(mask)
@@ -148,13 +187,33 @@ class Answerer:
             arrivals = pull_to(self._network, sites[k], arrivals, sites[k + 1], channels)
         return arrivals
 
+    def _arrive_fixed(self, stops: Sequence[Stop], sites: list[Site], arrivals: Arrivals | None) -> Arrivals | None:
+        """The same through events without blocks."""
+        for k, stop in enumerate(stops):
+            if arrivals is None:
+                return None
+            mask = stop.mask()
+            arrivals = arrivals if mask is None else arrivals.masked(mask)
+            arrivals = pull_to(self._network, sites[k], arrivals, sites[k + 1])
+        return arrivals
+
     def _push(self, below: Sequence[Stop], down: Rows) -> Pushed | None:
+        fixed = next((n for n, stop in enumerate(reversed(below)) if stop.blocks), len(below))
+        lowest = below[len(below) - fixed :]
         lower: Pushed | None = None
-        for stop, rows in reversed(list(zip(below, down, strict=True))):
+        if fixed:
+            lower = self._messages.get(("push", *_key(lowest)), lambda: self._push_fixed(lowest))
+        for stop, rows in reversed(list(zip(below, down, strict=True))[: len(below) - fixed]):
             if stop.channels:
                 lower = self._pushed(stop, stop.mask(), lower, stop.numbers(rows))
             else:
                 lower = self._pushed(stop, _mask(stop, rows), lower)
+        return lower
+
+    def _push_fixed(self, stops: Sequence[Stop]) -> Pushed | None:
+        lower: Pushed | None = None
+        for stop in reversed(stops):
+            lower = self._pushed(stop, stop.mask(), lower)
         return lower
 
     def _pushed(
@@ -162,9 +221,14 @@ class Answerer:
         network: Network | None = None,
     ) -> Pushed:  # fmt: skip
         if mask is None:
-            mask = torch.ones((1, *(1,) * len(stop.frame.shape)), dtype=torch.bool, device=self._like.device)
-        wide = mask.to(self._like.dtype).expand(mask.shape[0], *stop.frame.shape)
+            mask = torch.ones((1, *(1,) * len(stop.frame.shape)), dtype=torch.bool, device=self.like.device)
+        wide = mask.to(self.like.dtype).expand(mask.shape[0], *stop.frame.shape)
         return Pushed(network or self._network, stop.site, wide, lower, channels)
+
+
+def _key(stops: Sequence[Stop]) -> tuple[tuple[Site, tuple[Set, ...]], ...]:
+    """What tells the messages of fixed events apart."""
+    return tuple((stop.site, tuple(stop.sets)) for stop in stops)
 
 
 def _grid(rows: Rows, device: torch.device) -> tuple[Any, ...]:

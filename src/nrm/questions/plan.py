@@ -45,6 +45,7 @@ class Plan:
     element: int
     chunk: tuple[int, int]
     kept: bool
+    messages: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def strategy(self) -> str:
@@ -82,6 +83,10 @@ class Plan:
         sides = (math.prod(s.count for s in side) for side in (self.above, self.below))
         return math.prod(math.ceil(n / fits) for n, fits in zip(sides, self.chunk, strict=True))
 
+    def _kept_messages(self) -> str:
+        count, nbytes, bound = self.messages
+        return f"{count}, {nbytes / 2**20:.1f} of at most {bound / 2**20:.0f} MiB"
+
     def __repr__(self) -> str:
         rows = [("step", "times", "flops", "forward passes")]
         rows += [(x.what, str(x.times), f"{x.flops:.2e}", f"{x.flops / self.forward:.2f}") for x in self.lines]
@@ -93,7 +98,8 @@ class Plan:
         return (
             f"plan: {self.strategy} at {' and '.join(s.frame.label for s in self.meeting)}; base sweep {base}\n"
             f"{table}\n"
-            f"  result: {axes}; {self.nbytes / 2**20:.2f} MiB in {self.chunks} chunk{'s' * (self.chunks != 1)}"
+            f"  result: {axes}; {self.nbytes / 2**20:.2f} MiB in {self.chunks} chunk{'s' * (self.chunks != 1)}\n"
+            f"  kept messages of fixed events: {self._kept_messages()}"
         )
 
 

@@ -258,6 +258,48 @@ class Partition:
         return f"<code>{html.escape(str(self))}</code>"
 
 
+@dataclass(frozen=True, repr=False)
+class Stack:
+    """Parts of several layers on one axis, in this order; see :func:`stack`."""
+
+    partitions: tuple[Partition, ...]
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __bool__(self) -> NoReturn:
+        _no_truth(self)
+
+    def __str__(self) -> str:
+        return f"stack({', '.join(map(str, self.partitions))})"
+
+    def __repr__(self) -> str:
+        inside = ", ".join(map(repr, self.partitions))
+        return f"nrm.stack({inside})  # a walk visits several of its blocks: their relevances need not add up to 1"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(str(self))}</code>"
+
+
+def stack(*partitions: Partition | Layer) -> Stack:
+    """Parts of several layers on one axis: ``R(s, s)`` for ``s = nrm.stack(a.channels, b.channels)`` is the interaction
+    graph of all these channels.
+
+    A walk visits a block in every layer it passes, so the axis need not add up to 1. Two blocks of one layer have their
+    intersection's relevance in common: each its own on the diagonal, 0 elsewhere.
+
+    >>> a, b = Layer("a"), Layer("b")
+    >>> print(stack(a.channels, b.channels[:3]))
+    stack(a.channels, b.channels[:3])
+    """
+    for p in partitions:
+        if not isinstance(p, Layer | Partition):
+            raise QuestionError("not a partition", got=repr(p)[:120], expected="partitions such as a.channels")
+    if not partitions:
+        raise QuestionError("nothing to stack", hint="nrm.stack(a.channels, b.channels)")
+    return Stack(tuple(Partition(p) if isinstance(p, Layer) else p for p in partitions))
+
+
 class Span(NamedTuple):
     """A slice that can be compared and hashed."""
 

@@ -36,6 +36,12 @@ class Arrivals:
             self.message = other.message if self.message is None else self.message + other.message
         self.packets += other.packets
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All messages and densities."""
+        densities = [d for packet in self.packets for d in packet.density.values()]
+        return densities if self.message is None else [self.message, *densities]
+
     def masked(self, mask: Tensor) -> Arrivals:
         """Only what passes through the marked neurons, for every message with every mask."""
         return self._each(lambda t: outer(t, mask))

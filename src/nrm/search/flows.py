@@ -81,7 +81,7 @@ class Flows(Found[Flow]):
 
 
 def find_flows(
-    network: Network, base: Base, arguments: Sequence[Layer | Set | Partition], stops: Sequence[Stop],
+    network: Network, base: Base, stops: Sequence[Stop], arguments: Sequence[Any],
     conditions: Sequence[float], samples: Sequence[int], request: Request, *, memory: int, progress: Progress,
 ) -> Flows:  # fmt: skip
     """The best flows of every sample. ``conditions`` are the relevances that shares are taken of, sample by sample."""

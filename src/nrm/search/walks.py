@@ -60,9 +60,9 @@ class Walk:
 
     ``steps`` are the neurons that tell it from all other walks: a tensor is left out if the one below it has the same
     neurons (a ReLU above its convolution), and where a tensor is read several times the step says by whom. It iterates
-    as sets, so ``R(*walk)`` is its relevance; the output is left out of them where it is ``lone``, the sample's only
-    target, because other samples have others. ``multiplicity`` counts walks with this relevance, this one standing for
-    them; ``capped`` says that there are more. ``share`` is the part of the sample's relevance that they are together.
+    as sets of its sample, so ``R(*walk)`` is its relevance. ``multiplicity`` counts walks with this relevance, this one
+    standing for them; ``capped`` says that there are more. ``share`` is the part of the sample's relevance that they
+    are together.
     """
 
     sample: int
@@ -71,10 +71,9 @@ class Walk:
     multiplicity: int
     steps: tuple[Step, ...]
     capped: bool = False
-    lone: bool = False
 
     def __iter__(self) -> Iterator[Set]:
-        return (step.set for step in self.steps[self.lone :])
+        return (step.set.of_sample(self.sample) for step in self.steps)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -187,8 +186,8 @@ class Search:
         if len(found) < k and any(e.capped for e in found):
             text = f"sample {sample}: {TIES} walks have the same relevance, and what comes after them was not searched"
             warnings.warn(text, NrmWarning, stacklevel=5)
-        start = self._start[self._outputs(sample)].double()
-        return [self._walk(sample, e, float(start.sum()), len(start) == 1) for e in found]
+        total = float(self._start[self._outputs(sample)].double().sum())
+        return [self._walk(sample, e, total) for e in found]
 
     def _outputs(self, sample: int) -> Tensor:
         """The outputs of one sample that have relevance."""
@@ -281,9 +280,9 @@ class Search:
 
     # ---- from trails to walks --------------------------------------------------------------------------------
 
-    def _walk(self, sample: int, entry: Entry, total: float, lone: bool) -> Walk:
+    def _walk(self, sample: int, entry: Entry, total: float) -> Walk:
         share = entry.count * entry.relevance / total if total else 0.0
-        return Walk(sample, entry.relevance, share, entry.count, self._steps(entry.trail), entry.capped, lone)
+        return Walk(sample, entry.relevance, share, entry.count, self._steps(entry.trail), entry.capped)
 
     def _steps(self, trail: Trail) -> tuple[Step, ...]:
         places: list[tuple[Site, int]] = []
