@@ -72,7 +72,8 @@ class Prefixes:
         self._last = free[-1]
         self.root: Prefix = (0,) * free[0]
         low, high = stops[-1].site, stops[0].site
-        route = between(network, low.node, high.node) - (set() if low.port else {low.node})
+        inside = low.port or network.rules.open[low.node]  # then what arrives there meets entries of its own step
+        route = between(network, low.node, high.node) - (set() if inside else {low.node})
         self._absolute = network.absolute(route) if bounded else None
         self._below = answerer.push_all(stops)
         self._absolute_below = None if self._absolute is None else answerer.push_all(stops, self._absolute)
