@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import subprocess
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -292,3 +295,35 @@ def test_questions_raise_no_warning_of_their_own() -> None:
         R = nrm.measure(network(), image())
         for ask in QUESTIONS:
             ask(R)
+
+
+PEAK = """
+import sys, torch, nrm
+from torch import nn
+
+def peak():
+    return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+layers = [nn.Conv2d(3, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(),
+          nn.Conv2d(128, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 3)]
+R = nrm.measure(nn.Sequential(*layers), torch.rand(1, 3, 64, 64), memory=sys.argv[1], progress=False)
+R(R.input, R["1"].channel(3), R["4"].channel(2))
+before = peak()
+R(R["1"].channels, R["4"].channels)
+R(R.input, R["3"].channels)
+R.flows(R["1"].channels, R["2"].channels, R["4"].channels)
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_the_memory_bound_is_kept() -> None:
+    """The peak of a process that asks for many messages at once grows by no more than its bound."""
+    grown = {}
+    for bound in (64, 2048):
+        done = subprocess.run([sys.executable, "-c", PEAK, f"{bound} MiB"], capture_output=True, text=True, check=True)
+        grown[bound] = float(done.stdout)
+    assert grown[64] < 64
+    assert grown[2048] > 300, "without a tight bound the same questions take far more"

@@ -1,0 +1,57 @@
+"""Interactions in a trained VGG16: tables against masked sweeps, flows against the whole table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import nrm
+from nrm.measure.measure import Measure
+from nrm.questions.plan import make_plan
+from nrm.questions.stops import stops_for
+from real import models
+
+pytestmark = [pytest.mark.data, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def R(shared: Callable[[str], Path]) -> Measure:
+    """A photo's middle is enough, and three times as fast."""
+    data = shared("vgg16-imagenette").parent
+    photo = models.photo(sorted((data / "imagenette" / "val").glob("*/*"))[49])
+    return nrm.measure(
+        models.load("VGG16-Imagenette", data), photo[None, :, 48:176, 48:176], rules="epsilon-plus-flat", zero="uniform"
+    )
+
+
+def test_rows_of_the_pair_table_are_masked_sweeps(R: Measure) -> None:
+    a, b = R["features.26"], R["features.28"]
+    pairs = R(a.channels, b.channels)[0]
+    strongest = R(b.channels)[0].abs().topk(4).indices.tolist()
+    stops = stops_for([a.channels, b.channels[strongest]], R._places.resolve)
+    swept = R._answerer().table(make_plan(R._network, stops, memory=2**30, kept=True, strategy="read 1"))[0]
+    torch.testing.assert_close(pairs[:, strongest], swept, rtol=1e-3, atol=1e-7)
+    for j in strongest[:2]:
+        torch.testing.assert_close(pairs[:, j], R(a.channels, b.channel(j))[0], rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("sign", ["+", "-", "abs"])
+def test_flows_are_the_largest_of_all_triples(R: Measure, sign: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [R[f"features.{n}"].channels for n in (24, 26, 28)]
+    table = R(*layers)[0]
+    score = {"+": table, "-": -table, "abs": table.abs()}[sign]
+    largest = score.flatten().topk(10).values
+    enumerated = R.flows(*layers, k=10, sign=sign)
+    monkeypatch.setattr("nrm.search.flows.table_cost", lambda plan: math.inf)
+    searched = R.flows(*layers, k=10, sign=sign, effort=1e5)
+    for flows in (enumerated, searched):
+        assert flows.certified == (True,)
+        found = torch.tensor([abs(flow.relevance) for flow in flows[0]])
+        torch.testing.assert_close(found, largest, rtol=1e-4, atol=1e-8)
+    best = searched[0][0]
+    heat = R(R.input, *best)
+    assert float(heat.sum()) == pytest.approx(best.relevance, rel=1e-3)
