@@ -4,7 +4,8 @@
 #   make test      the tests
 #   make lint      ruff and mypy
 #   make peers     agreement with zennit, zennit-crp and captum, in an environment of its own
-#   make bench     the benchmark table
+#   make bench     the benchmark table, and how cost grows
+#   make bench-peers  the same beside captum, zennit and zennit-crp
 #   make montage   the heat-map montage of the docs
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
 #   make format    let ruff rewrite the files
@@ -23,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format peers bench montage networks clean
+.PHONY: help demo test lint format peers bench bench-peers montage networks clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -48,6 +49,10 @@ peers: $(PEERS)/.ready
 
 bench: $(VENV)/.ready-dev
 	$(VENV)/bin/python benchmarks/run.py $(ARGS)
+	$(VENV)/bin/python benchmarks/growth.py
+
+bench-peers: $(PEERS)/.ready
+	$(PEERS)/bin/python benchmarks/peers.py $(ARGS)
 
 montage: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/montage.py $(ARGS)

@@ -12,10 +12,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
-from models import vgg16
+from models import resnet50, vgg16
+from torch import Tensor, nn
 
 import nrm
 
@@ -35,22 +37,59 @@ def ratios(base: Callable[[], object], jobs: dict[str, Callable[[], object]], re
     return {name: statistics.median(times[name]) / one for name in jobs}
 
 
-def image() -> torch.Tensor:
-    """One image of the usual size."""
-    return torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+def image(batch: int = 1) -> Tensor:
+    """Images of the usual size."""
+    return torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(0))
 
 
-def heat_map(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Capture and the heat map of the decision."""
-    R = nrm.measure(model, x, rules="epsilon-plus-flat")
+def explain(model: nn.Module, x: Tensor, question: Callable[[nrm.Measure], object]) -> object:
+    """Capture, and the answer to one question; every run begins anew."""
+    return question(nrm.measure(model, x, rules="epsilon-plus-flat", progress=False))
+
+
+def heat_map(R: nrm.Measure) -> Tensor:
+    """The heat map of the decision."""
     return R(R.input)
 
 
-def channel_pairs(model: torch.nn.Module, x: torch.Tensor, *, region: bool) -> torch.Tensor:
-    """Capture and the table of all channel pairs of the last two convolutions, for all walks or those from a region."""
-    R = nrm.measure(model, x, rules="epsilon-plus-flat")
-    pairs = (R["features.26"].channels, R["features.28"].channels)
-    return R(R.input[:, :64, :64], *pairs) if region else R(*pairs)
+def channels(R: nrm.Measure, *layers: str) -> list[nrm.Partition]:
+    """The channels of some layers."""
+    return [R[name].channels for name in layers]
+
+
+class Line(NamedTuple):
+    """One line of the table: a question, and the bound of its cost in forward passes."""
+
+    name: str
+    ask: Callable[[nrm.Measure], object]
+    bound: float | None
+
+
+QUICK = (
+    Line("heat map", heat_map, 3.2),
+    Line("all 512 x 512 channel pairs of features.26 and 28", lambda R: R(*channels(R, "features.26", "features.28")),
+         3.7),
+    Line("the same for the walks from an input region",
+         lambda R: R(R.input[:, :64, :64], *channels(R, "features.26", "features.28")), 6.0),
+    Line("the ten largest of all 512^3 flows over features.24, 26 and 28, certified",
+         lambda R: certified(R.flows(*channels(R, "features.24", "features.26", "features.28"))), 20.0),
+)  # fmt: skip
+SLOW = (
+    Line("128 x 512 channel pairs of far layers, features.5 and 28",
+         lambda R: R(*channels(R, "features.5", "features.28")), 120.0),
+    Line("the ten largest single walks", lambda R: R.walks(), 100.0),
+)  # fmt: skip
+RESNET = (
+    Line("ResNet50: heat map", heat_map, 3.5),
+    Line("ResNet50: 1024 x 2048 channel pairs of the outputs of layer3 and layer4",
+         lambda R: R(*channels(R, "layer3", "layer4")), None),
+)  # fmt: skip
+
+
+def certified(flows: nrm.search.Flows) -> nrm.search.Flows:
+    """The flows, if nothing can be missing."""
+    assert all(flows.certified)
+    return flows
 
 
 def peak(job: str) -> float:
@@ -74,39 +113,60 @@ def run_job(job: str) -> None:
         model(x)  # with gradients on, so that activations are kept
     elif job == "heat map":
         model.requires_grad_(False)
-        heat_map(model, x)
+        explain(model, x, heat_map)
     print(peak_memory())
+
+
+def table(model: nn.Module, x: Tensor, lines: Sequence[Line], repeat: int) -> dict[str, float]:
+    """Prints some lines of the table."""
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return model(x)
+
+    jobs = {line.name: lambda ask=line.ask: explain(model, x, ask) for line in lines}
+    times = ratios(forward, jobs, repeat)
+    for line in lines:
+        print(f"| {line.name} | {times[line.name]:.2f} forward passes | {line.bound or ''} |", flush=True)
+    return times
+
+
+def batch_of_16(model: nn.Module, repeat: int) -> None:
+    """What an image costs in a batch, over what it costs alone."""
+    alone, many = image(), image(16)
+    jobs = {"batch": lambda: explain(model, many, heat_map)}
+    ratio = ratios(lambda: explain(model, alone, heat_map), jobs, repeat)["batch"] / 16
+    print(f"| heat maps of a batch of 16, per image, over that of a single image | {ratio:.2f} | 1 |")
+
+
+def memory() -> None:
+    """Peak memory of fresh processes."""
+    weights, kept, ours = peak("weights"), peak("forward"), peak("heat map")
+    print(f"| peak memory of the process, over a forward pass that keeps its activations | {ours / kept:.2f} | 2.5 |")
+    own, theirs = ours - weights, kept - weights
+    print(f"| the same without weights ({weights:.0f} MiB) | {own / theirs:.2f} ({own:.0f} / {theirs:.0f} MiB) | |")
 
 
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="only what takes seconds")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(2)
     if options.job:
         run_job(options.job)
         return
-    model, x = vgg16(), image()
-
-    def forward() -> torch.Tensor:
-        with torch.no_grad():
-            return model(x)
-
-    jobs: dict[str, Callable[[], object]] = {
-        "heat map, capture included": lambda: heat_map(model, x),
-        "all 512 x 512 channel pairs of features.26 and 28": lambda: channel_pairs(model, x, region=False),
-        "the same for the walks from an input region": lambda: channel_pairs(model, x, region=True),
-    }
-    times, bounds = ratios(forward, jobs, options.repeat), (3.2, 3.7, 6.0)
-    weights, kept, ours = peak("weights"), peak("forward"), peak("heat map")
-    print("| VGG16, one image, epsilon-plus-flat | measured | bound |\n|---|---|---|")
-    for (name, ratio), bound in zip(times.items(), bounds, strict=True):
-        print(f"| {name} | {ratio:.2f} forward passes | {bound} |")
-    print(f"| peak memory of the process, over a forward pass that keeps its activations | {ours / kept:.2f} | 2.5 |")
-    own, theirs = ours - weights, kept - weights
-    print(f"| the same without weights ({weights:.0f} MiB) | {own / theirs:.2f} ({own:.0f} / {theirs:.0f} MiB) | |")
+    print("| VGG16, one image, epsilon-plus-flat, capture included | measured | bound |\n|---|---|---|")
+    model = vgg16()
+    table(model, image(), QUICK, options.repeat)
+    if not options.quick:
+        table(model, image(), SLOW, 1)
+        batch_of_16(model, max(1, options.repeat // 2))
+        table(resnet50(), image(), RESNET[:1], options.repeat)
+        table(resnet50(), image(), RESNET[1:], 1)
+    memory()
 
 
 if __name__ == "__main__":

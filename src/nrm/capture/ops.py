@@ -39,6 +39,11 @@ class Term:
     move: LinearMap | None = None
     scale: Tensor | float = 1.0
 
+    @cached_property
+    def flips(self) -> bool:
+        """Whether the scale turns any sign."""
+        return bool((self.scale < 0).any()) if isinstance(self.scale, Tensor) else self.scale < 0
+
 
 @dataclass(frozen=True, eq=False)
 class Combine:

@@ -31,14 +31,39 @@ class Convolution(LinearMap):
     output_padding: tuple[int, ...] = ()
 
     def apply(self, x: Tensor) -> Tensor:
+        if self._is_matrix:
+            return self._matrix_product(self.weight.flatten(1), x, self.stride, self.outside)
         y: Tensor = _convolution(self._fold(x), self.weight, None, *self._geometry)
         return y.reshape(x.shape[0], *self.outside)
 
     def transpose(self, y: Tensor) -> Tensor:
+        if self._is_matrix:
+            near = self._matrix_product(self.weight.flatten(1).T, y, (1,) * len(self.stride), self.inside)
+            return near if all(s == 1 for s in self.stride) else self._spaced(near)
         folded = self._fold(y)
         like = folded.new_empty(1).expand(folded.shape[0], *self.inside[-self.weight.ndim + 1 :])
         x: Tensor = _backward(folded, like, self.weight, None, *self._geometry, [True, False, False])[0]
         return x.reshape(y.shape[0], *self.inside)
+
+    @property
+    def _is_matrix(self) -> bool:
+        """Whether every position is mapped by itself, which matrix products do faster than convolutions."""
+        alone = all(n == 1 for n in self.weight.shape[2:]) and not any(self.padding)
+        return alone and self.groups == 1 and not self.transposed
+
+    def _matrix_product(self, matrix: Tensor, x: Tensor, stride: tuple[int, ...], shape: torch.Size) -> Tensor:
+        """The matrix at every position, or at every stride-th; positions keep their own shape."""
+        if any(s != 1 for s in stride):
+            x = x[(..., *(slice(None, None, s) for s in stride))]  # type: ignore[index]
+        space, folded = x.shape[x.ndim - len(stride) :], self._fold(x)
+        y = torch.matmul(matrix, folded.flatten(2))
+        return y.reshape(x.shape[0], *shape[: len(shape) - len(stride)], *space)
+
+    def _spaced(self, x: Tensor) -> Tensor:
+        """A field on every stride-th position, 0 between them."""
+        wide = x.new_zeros(x.shape[0], *self.inside)
+        wide[(..., *(slice(None, None, s) for s in self.stride))] = x  # type: ignore[index]
+        return wide
 
     def reweight(self, change: Change) -> Convolution:
         return self._with(change(self.weight))

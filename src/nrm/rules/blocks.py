@@ -27,7 +27,6 @@ from nrm.rules.density import (
     Values,
     absolute_of,
     effective,
-    has_negative,
     outer,
     scaled,
 )
@@ -70,7 +69,7 @@ class Blocks:
             alpha = self.rules.coefficient(i, position)
             if alpha == 0:
                 continue
-            wanted = keys | {NEGATIVE} if ("sign", 1) in keys and has_negative(term.scale) else keys
+            wanted = keys | {NEGATIVE} if ("sign", 1) in keys and term.flips else keys
             if self.rules.open[j]:
                 restart = below.enter(j, i)
                 inside = below if restart is None else restart[0]
@@ -83,7 +82,7 @@ class Blocks:
                 part = self._rise_block(identity, j, plain, wanted, below.at(j, i))
             if term.move is not None:
                 part = {key: term.move.apply(tensor) for key, tensor in part.items()}
-            for key, tensor in scaled(part, term.scale, keys, self.is_absolute).items():
+            for key, tensor in scaled(part, term, keys, self.is_absolute).items():
                 tensor = tensor if alpha == 1 else tensor * (abs(alpha) if self.is_absolute else alpha)
                 total[key] = total[key] + tensor if key in total else tensor
         return total

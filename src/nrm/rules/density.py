@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from nrm.capture import Term
 from nrm.rules.rules import LRP0, AlphaBeta, EntryEpsilon, Gamma, Key, Pass, Rule, ZPlus
 
 Density = dict[tuple[Key, int], Tensor]
@@ -151,33 +152,30 @@ def absolute_of(scale: Tensor | float) -> Tensor | float:
     return scale.abs() if isinstance(scale, Tensor) else abs(scale)
 
 
-def has_negative(scale: Tensor | float) -> bool:
-    """Whether a scale flips any sign."""
-    return bool((scale < 0).any()) if isinstance(scale, Tensor) else scale < 0
-
-
-def scaled(density: Density, scale: Tensor | float, keys: set[Key] | None, absolute: bool = False) -> Density:
-    """Density (or its adjoint) across a constant scale: powers scale, signs swap where the scale is negative.
+def scaled(density: Density, term: Term, keys: set[Key] | None, absolute: bool = False) -> Density:
+    """Density (or its adjoint) across the scale of a term: powers scale, signs swap where the scale is negative.
 
     ``absolute`` takes powers of the scale's absolute value.
     """
-    if isinstance(scale, float) and scale == 1.0:
+    if isinstance(term.scale, float) and term.scale == 1.0:
         return {k: d for k, d in density.items() if keys is None or k[0] in keys}
-    negative = has_negative(scale)
-    scale_tensor = scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float64).to(
-        next(iter(density.values())) if density else torch.zeros(()))  # fmt: skip
-    up, down = scale_tensor.clamp(min=0), (-scale_tensor).clamp(min=0)
+    scale = term.scale if isinstance(term.scale, Tensor) else _number(term.scale, density)
     result: Density = {}
     for (key, group), d in density.items():
         if key[0] == "power":
-            power = scale_tensor.abs() if absolute else scale_tensor
-            pieces = {key: d if key[1] == 0 else d * power ** key[1]}
-        elif negative:
-            pieces = {key: d * up, (key[0], -key[1]): d * down}
+            power = scale.abs() if absolute else scale
+            pieces = {key: d if key[1] == 0 else d * (power if key[1] == 1 else power ** key[1])}
+        elif term.flips:
+            pieces = {key: d * scale.clamp(min=0), (key[0], -key[1]): d * (-scale).clamp(min=0)}
         else:
-            pieces = {key: d * up}
+            pieces = {key: d * scale}
         for k, piece in pieces.items():
             if keys is None or k in keys:
                 slot = (k, group)
                 result[slot] = result[slot] + piece if slot in result else piece
     return result
+
+
+def _number(scale: float, density: Density) -> Tensor:
+    like = next(iter(density.values())) if density else torch.zeros(())
+    return torch.tensor(scale, dtype=torch.float64).to(like)

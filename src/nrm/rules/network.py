@@ -215,7 +215,7 @@ class Network:
             alpha = self._share(i, position)
             if alpha == 0:
                 continue
-            density = scaled(packet.density, term.scale, None, self.blocks.is_absolute)
+            density = scaled(packet.density, term, None, self.blocks.is_absolute)
             for key, d in density.items():
                 d = d if term.move is None else term.move.transpose(d)
                 density[key] = d if alpha == 1 else d * alpha

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Multiply, Pointwise, Select, Source
+from nrm.capture import Combine, Linear, Multiply, Pointwise, Select, Source, Term
 from nrm.operators import Identity, LinearMap
 from nrm.questions.sweep import Site
 from nrm.rules import Flat, Network, Pass, Rule
@@ -120,7 +120,7 @@ def _fall(
         scale = pick(term.scale, node.shape, at) if isinstance(term.scale, Tensor) else term.scale
         below = sources(term.move, at)
         share = (below >= 0).to(network.tape.dtype) * alpha
-        part = {slot: d * share for slot, d in scaled(density, scale, None).items()}
+        part = {slot: d * share for slot, d in scaled(density, Term(scale=scale), None).items()}
         below = below.clamp(min=0)
         if rules.open[j]:
             yield from _fall(network, j, below, part, rule, override, (*via, (j, below)))
