@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import sys
 import threading
@@ -210,8 +211,9 @@ class Recorder(TorchFunctionMode):
         """Called after a module ran (or failed: None): its output gets its name, and a path lost inside is noticed."""
         if threading.get_ident() != self._thread or len(self._stack) < 2:
             return
-        floats = [t for t in tensors_in(output) if t.is_floating_point()]
-        known = self._indices(floats)
+        with torch._C.DisableTorchFunction():  # these looks are not calls of the model
+            floats = [t for t in tensors_in(output) if t.is_floating_point()]
+            known = self._indices(floats)
         path, begin, given = self._stack.pop()
         if self._paths.get(id(module)) is None:
             return
@@ -455,6 +457,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 _functorch = torch._C._functorch
+_signature = functools.cache(inspect.signature)
 
 
 def _plain(present: list[Tensor]) -> contextlib.AbstractContextManager[Any]:
@@ -470,7 +473,7 @@ def _without_inplace(
     if getattr(func, "__module__", "") != "torch.nn.functional":
         return func, kwargs, args, False
     try:
-        bound = inspect.signature(func).bind(*args, **kwargs)
+        bound = _signature(func).bind(*args, **kwargs)
     except (TypeError, ValueError):
         return func, kwargs, args, False
     if not bound.arguments.get("inplace"):
