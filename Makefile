@@ -7,6 +7,7 @@
 #   make bench     the benchmark table, and how cost grows
 #   make bench-peers  the same beside captum, zennit and zennit-crp
 #   make montage   the heat-map montage of the docs
+#   make flows     the flow picture of the docs
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
 #   make format    let ruff rewrite the files
 #   make clean     remove environments and caches
@@ -24,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format peers bench bench-peers montage networks clean
+.PHONY: help demo test lint format peers bench bench-peers montage flows networks clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -56,6 +57,10 @@ bench-peers: $(PEERS)/.ready
 
 montage: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/montage.py $(ARGS)
+
+flows: $(VENV)/.ready-demo
+	$(VENV)/bin/python examples/digits.py --out out/digits.png
+	cp out/digits-flows.png docs/images/flows.png
 
 networks: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/networks.py $(ARGS)

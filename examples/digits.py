@@ -1,7 +1,8 @@
 """The main job on embedded data: train a small network on scikit-learn's digits, then ask its measure.
 
-Prints the prediction, the certificate and the strongest interactions between channels of two layers, and writes a
-picture: the heat map of the decision, and of its strongest interaction alone. Needs no download.
+Prints the prediction, the certificate and the strongest interactions between channels of two layers, and writes two
+pictures: heat maps of the decision and of its strongest interaction alone, and how the decision flowed through four
+layers. Needs no download.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 import nrm
+from nrm.search import Flow
 
 
 class DigitNet(nn.Module):
@@ -73,25 +75,25 @@ def main() -> None:
         model, image, rules="epsilon-plus", bias="input", labels={"output": [f"digit {i}" for i in range(10)]}
     )
     low, high = R["relu1"], R["relu3"]
-    pairs = R(low.channels, high.channels)[0]
+    flows = R.flows(low.channels, high.channels, k=5)[0]
     seconds = time.perf_counter() - begin
     print(R, end="\n\n")
     print(R.check(), end="\n\n")
-    print(f"the strongest of all {pairs.numel()} interactions of {low} and {high} (found in {seconds * 1e3:.0f} ms):")
-    best = pairs.flatten().topk(5)
-    for share, flat in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-        i, j = divmod(flat, pairs.shape[1])
-        given = float(R(low.channel(i), given=high.channel(j)))
-        print(f"  {share:6.1%}  of the decision flowed through {low}.channel({i}) and {high}.channel({j});"
-              f" {given:.0%} of what {high}.channel({j}) carries")  # fmt: skip
+    print(f"the strongest interactions of {low} and {high} (found in {seconds * 1e3:.0f} ms, capture included):")
+    for flow in flows:
+        a, b = flow
+        given = float(R(a, given=b))
+        print(f"  {flow.relevance:6.1%}  of the decision flowed through {a} and {b}; {given:.0%} of what {b} carries")
     skip = R.edge("relu1", "/add")
     print(f"\nthe residual branch carries {float(R(R['conv2'].all)):.1%}, its skip connection {float(R(skip.all)):.1%}")
-    i, j = divmod(int(best.indices[0]), pairs.shape[1])
-    draw(R, image, low.channel(i), high.channel(j), options.out)
-    print(f"picture: {options.out}")
+    draw(R, image, flows[0], options.out)
+    columns = (low.channels, R["conv2"].channels, high.channels, R.output)
+    picture = options.out.with_stem(f"{options.out.stem}-flows")
+    nrm.plot.flows(R, *columns, nodes=6).figure.savefig(picture, dpi=110)
+    print(f"pictures: {options.out}, {picture}")
 
 
-def draw(R: nrm.Measure, image: Tensor, low: nrm.Set, high: nrm.Set, path: pathlib.Path) -> None:
+def draw(R: nrm.Measure, image: Tensor, flow: Flow, path: pathlib.Path) -> None:
     """The image, the whole heat map, and the heat map of one interaction."""
     import matplotlib
 
@@ -102,7 +104,7 @@ def draw(R: nrm.Measure, image: Tensor, low: nrm.Set, high: nrm.Set, path: pathl
     axes[0].imshow(image[0, 0].numpy(), cmap="gray_r")
     axes[0].set(title=f"x\npredicted {int(R.prediction)}", xticks=[], yticks=[])
     nrm.plot.heatmap(R(R.input)[0], ax=axes[1], title="R(x)\nthe whole decision")
-    nrm.plot.heatmap(R(R.input, low, high)[0], ax=axes[2], title=f"R(x, a, b)\na = {low}, b = {high}")
+    nrm.plot.heatmap(R(R.input, *flow)[0], ax=axes[2], title=f"R(x, *flow)\n{' & '.join(map(str, flow))}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 
