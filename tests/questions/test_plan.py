@@ -189,6 +189,8 @@ def test_blocks_without_any_message_are_left_out(monkeypatch: pytest.MonkeyPatch
         table = answerer.table(make_plan(R._network, stops, memory=10**9, kept=True, strategy="read 1"))
     assert max(stacks) <= 4
     assert torch.equal(table[:, [1, 4]], torch.zeros(2, 2, 5, dtype=torch.float64))
+    lines = R._plan(stops, "read 1").lines
+    assert [line.times for line in lines if line.what.startswith(("pull", "push"))] == [4]
     torch.testing.assert_close(table.sum(1), R(R.input, R["1"].all), rtol=0, atol=1e-12)
 
 

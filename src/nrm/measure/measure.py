@@ -198,7 +198,9 @@ class Measure:
         return len(Blocks.of(self._places.resolve(partition.layer)[1], partition).shape)
 
     def _plan(self, stops: list[Stop], strategy: str | None = None) -> Plan:
-        plan = make_plan(self._network, stops, memory=self._memory, kept=self._kept.is_there, strategy=strategy)
+        kept = self._kept.is_there
+        live = (lambda stop: len(self._answerer().live(stop))) if kept else None
+        plan = make_plan(self._network, stops, memory=self._memory, kept=kept, strategy=strategy, live=live)
         messages = self._kept.messages
         return replace(plan, messages=(len(messages), messages.nbytes, messages.bound))
 

@@ -75,7 +75,7 @@ class Answerer:
 
         Blocks without any message are left out; so are chunks that are 0 everywhere.
         """
-        live = {stop: self._live(stop) for stop in (*plan.above, *plan.below)}
+        live = {stop: self.live(stop) for stop in (*plan.above, *plan.below)}
         ups, downs = (
             list(_chunks([live[stop] for stop in side], fits))
             for side, fits in zip((plan.above, plan.below), plan.chunk, strict=True)
@@ -93,7 +93,7 @@ class Answerer:
             for up in ups:
                 yield up, down, lower
 
-    def _live(self, stop: Stop) -> list[int]:
+    def live(self, stop: Stop) -> list[int]:
         """The blocks that have any message at all, whatever its sign."""
         if stop.count == 1:
             return [0]
@@ -150,7 +150,7 @@ class Answerer:
         sites = list(dict.fromkeys(goal.site for goal in goals))
         wide = widest(self._network, [start, *goals])
         fits = max(1, self._memory // (6 * wide * self.like.element_size()))
-        chunks = list(_chunks([self._live(start)], fits))
+        chunks = list(_chunks([self.live(start)], fits))
         for (rows,) in self._progress(iter(chunks), len(chunks)):
             arrivals = self.arrivals_at(start)
             if arrivals is None:

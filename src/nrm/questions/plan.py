@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nrm.capture import Combine, Linear
@@ -103,14 +103,21 @@ class Plan:
         )
 
 
-def make_plan(network: Network, stops: Sequence[Stop], *, memory: int, kept: bool, strategy: str | None = None) -> Plan:
-    """The cheapest plan; ``strategy`` forces ``"read"`` or ``"contract"``, or one meeting place: ``"read 0"``."""
+def make_plan(
+    network: Network, stops: Sequence[Stop], *, memory: int, kept: bool, strategy: str | None = None,
+    live: Callable[[Stop], int] | None = None,
+) -> Plan:  # fmt: skip
+    """The cheapest plan; ``strategy`` forces ``"read"`` or ``"contract"``, or one meeting place: ``"read 0"``.
+
+    ``live`` tells how many blocks of a stop have any message, where that is known; all of them otherwise.
+    """
     ordered = tuple(sorted(stops, key=lambda s: s.site.order, reverse=True))
-    candidates = [_plan(network, ordered, k, (), memory, kept) for k in range(len(ordered))]
+    counts = {stop: stop.count if live is None else live(stop) for stop in ordered}
+    candidates = [_plan(network, ordered, k, (), memory, kept, counts) for k in range(len(ordered))]
     for k in range(len(ordered) - 1):
         mixing = contractible(network, ordered[k], ordered[k + 1])
         if mixing:
-            candidates.append(_plan(network, ordered, k, tuple(mixing), memory, kept))
+            candidates.append(_plan(network, ordered, k, tuple(mixing), memory, kept, counts))
     if strategy is not None:
         candidates = [c for c in candidates if strategy in (c.strategy, f"{c.strategy} {c.first}")]
         assert candidates, f"no plan with strategy {strategy!r}"
@@ -126,19 +133,20 @@ def contractible(network: Network, high: Stop, low: Stop) -> list[int] | None:
 
 
 def _plan(
-    network: Network, stops: tuple[Stop, ...], first: int, mixing: tuple[int, ...], memory: int, kept: bool
-) -> Plan:
+    network: Network, stops: tuple[Stop, ...], first: int, mixing: tuple[int, ...], memory: int, kept: bool,
+    counts: Mapping[Stop, int],
+) -> Plan:  # fmt: skip
     meeting = stops[first : first + (2 if mixing else 1)]
     above, below = stops[:first], stops[first + len(meeting) :]
     forward = model_flops(network)
     lines = [] if kept else [Line("base sweep", 1, sum(_reached_flops(network)))]
     pulls, pushes = 1, 1
     for upper, lower in itertools.pairwise((*above, meeting[0])):
-        lines.append(_pull_line(network, upper, lower, pulls))
-        pulls *= upper.count
+        lines.append(_pull_line(network, upper, lower, pulls, counts[upper]))
+        pulls *= counts[upper]
     for upper, lower in itertools.pairwise((meeting[-1], *below)[::-1]):
-        lines.append(_push_line(network, upper, lower, pushes))
-        pushes *= upper.count
+        lines.append(_push_line(network, upper, lower, pushes, counts[upper]))
+        pushes *= counts[upper]
     stack = pulls * pushes
     if mixing:
         label = f"contract {meeting[0].frame.label} x {meeting[1].frame.label}"
@@ -170,15 +178,15 @@ def _chunk(
     return up, down
 
 
-def _pull_line(network: Network, upper: Stop, lower: Stop, times: int) -> Line:
+def _pull_line(network: Network, upper: Stop, lower: Stop, times: int, count: int) -> Line:
     once, each = _pull_flops(network, lower.site, upper.site, upper.channels)
-    total = times * upper.count
+    total = times * count
     return Line(f"pull {upper.frame.label} -> {lower.frame.label}", total, times * once + total * each)
 
 
-def _push_line(network: Network, lower: Stop, upper: Stop, times: int) -> Line:
+def _push_line(network: Network, lower: Stop, upper: Stop, times: int, count: int) -> Line:
     once, each = _push_flops(network, lower.site, upper.site, lower.channels)
-    total = times * lower.count
+    total = times * count
     return Line(f"push {lower.frame.label} -> {upper.frame.label}", total, times * once + total * each)
 
 
