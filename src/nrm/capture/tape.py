@@ -55,6 +55,7 @@ class Tape:
     batch: int
     dtype: torch.dtype
     notes: tuple[str, ...] = ()
+    steps: dict[str, list[list[int]]] = field(default_factory=dict)
     consumers: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:

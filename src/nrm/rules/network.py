@@ -19,11 +19,24 @@ from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Source, Tape
 from nrm.errors import MassError
+from nrm.operators import Place, Slice, place_all
 from nrm.rules.assignment import Assignment
 from nrm.rules.blocks import Blocks
 from nrm.rules.columns import ColumnStore
 from nrm.rules.composites import Composite
-from nrm.rules.density import EVERYTHING, START, Arrivals, Delivery, Density, Packet, Part, Values, scaled, total_of
+from nrm.rules.density import (
+    EVERYTHING,
+    START,
+    Arrivals,
+    Delivery,
+    Density,
+    Packet,
+    Part,
+    Piece,
+    Values,
+    scaled,
+    total_of,
+)
 from nrm.rules.rules import CONSTANT, AlphaBeta, Flat
 
 
@@ -110,10 +123,11 @@ class Network:
         if isinstance(op, Linear) or (isinstance(op, Combine) and op.joins):
             parts += self._terminal_value(i, below)
         elif isinstance(op, Combine):
-            for term, j in zip(op.terms, node.inputs, strict=True):
-                v = below.at(j, i)
-                if v is not None:
-                    parts.append(v if term.move is None else term.move.apply(v))
+            moved = [(t.move, below.at(j, i)) for t, j in zip(op.terms, node.inputs, strict=True)]
+            placed = [(move, v) for move, v in moved if isinstance(move, Place) and v is not None]
+            parts += [v if move is None else move.apply(v)
+                      for move, v in moved if v is not None and not isinstance(move, Place)]  # fmt: skip
+            parts += [place_all(placed)] if placed else []
         elif isinstance(op, Pointwise):
             v = below.at(node.inputs[0], i)
             if v is not None:
@@ -227,7 +241,10 @@ class Network:
         i, op = node.index, node.op
         if isinstance(op, Combine):
             for term, j in zip(op.terms, node.inputs, strict=True):
-                yield Delivery(j, Arrivals(message if term.move is None else term.move.transpose(message)))
+                if isinstance(term.move, Slice):
+                    yield Delivery(j, Arrivals(piece=Piece(term.move, message)))
+                else:
+                    yield Delivery(j, Arrivals(message if term.move is None else term.move.transpose(message)))
         elif isinstance(op, Pointwise):
             if op.offset != 0:
                 drains["offset"] = self._narrowed(i, message * self._offset_share(i))
