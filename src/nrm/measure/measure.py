@@ -26,7 +26,8 @@ from nrm.measure.show import as_html, as_text, measure_rows, outputs_text
 from nrm.measure.target import Target, excluded, read_target
 from nrm.questions.answer import Answerer
 from nrm.questions.plan import Plan, make_plan
-from nrm.questions.stops import Stop, stops_for
+from nrm.questions.steps import any_step, per_sample, replaced, spans_steps, steps_of
+from nrm.questions.stops import Stop, axes_of, stops_for
 from nrm.questions.sweep import Base, Kept, Site
 from nrm.questions.values import Layer, Partition, Set
 from nrm.rules import Network, resolve
@@ -134,6 +135,9 @@ class Measure:
         one = self._meant(asked)
         if one is not None:
             return one(*arguments, given=given)
+        spread = next((k for k, argument in enumerate(asked) if spans_steps(argument)), None)
+        if spread is not None:
+            return self._over_steps(asked, len(arguments), spread)
         self._origin.check_fresh()
         with plain_execution():
             stops = stops_for(asked, self._places.resolve)
@@ -141,6 +145,30 @@ class Measure:
             self._be_loud()
             table = self._answer(stops)
             return self._mine(self._conditioned(table, conditions) if conditions else table)
+
+    def _over_steps(self, asked: Sequence[Argument], count: int, position: int) -> Tensor:
+        """A question about several steps, as questions about single ones; ``count`` arguments, then conditions."""
+        argument = asked[position]
+        assert not isinstance(argument, Layer)
+        steps = len(self._places.steps(argument.layer))
+
+        def ask(*instead: Argument) -> Tensor:
+            changed = replaced(asked, position, instead)
+            end = count + (len(instead) - 1) * (position < count)
+            return self(*changed[:end], given=changed[end:])
+
+        if isinstance(argument, Partition):
+            numbers = steps_of(argument, steps)
+            axis = 1 + sum(len(axes_of(s)) for s in stops_for(asked[:position], self._places.resolve))
+            rows = [ask(argument.layer.step(t)) for t in numbers.tolist()]
+            return torch.stack(rows, axis)
+        own = per_sample(argument, self._tape.batch)
+        if own is not None:
+            tables = [ask(own[i]) for i in self._samples]
+            return torch.stack([table[k] for k, table in enumerate(tables)])
+        if position >= count and len(argument.expression[1]) > 2:
+            raise QuestionError("a condition is one step", got=repr(argument), hint="given=layer.step(3)")
+        return sum(weight * ask(*sets) for weight, sets in any_step(argument, steps))  # type: ignore[return-value]
 
     @staticmethod
     def _asked(arguments: Sequence[Argument], given: Argument | Sequence[Argument] | None) -> list[Argument]:
@@ -175,7 +203,11 @@ class Measure:
 
     def plan(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Plan:
         """How a question would be answered, and what it would cost; nothing is computed."""
-        return self._plan(stops_for(self._asked(arguments, given), self._places.resolve))
+        asked = self._asked(arguments, given)
+        for position, argument in enumerate(asked):
+            if spans_steps(argument):
+                asked = replaced(asked, position, [argument.layer.step(0)])  # type: ignore[union-attr]
+        return self._plan(stops_for(asked, self._places.resolve))
 
     def flows(
         self, *arguments: Argument, k: int = 10, given: Set | Sequence[Set] | None = None, sign: str = "+",

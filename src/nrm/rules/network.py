@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator
 
+import torch
 from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Source, Tape
@@ -325,7 +326,8 @@ class Network:
         node = self.tape.nodes[i]
         if port == "sink":
             return tuple(node.shape)
-        return tuple(node.shape[a] for a in self._bias_axes(node))
+        kept = tuple(node.shape[a] for a in self._bias_axes(node))
+        return kept if node.owner is None else (self.tape.batch, *kept)
 
     @staticmethod
     def _bias_axes(node: Node) -> list[int]:
@@ -335,12 +337,20 @@ class Network:
         node = self.tape.nodes[i]
         kept = self._bias_axes(node)
         m = m.expand(m.shape[0], *node.shape)
-        m = m.permute(0, *(a + 1 for a in kept), *(a + 1 for a in range(node.value.ndim) if a not in kept))
-        return m.flatten(len(kept) + 1).sum(-1) if node.value.ndim > len(kept) else m
+        if node.owner is not None:  # where samples have no axis, every entry goes to its own sample
+            mine = node.owner == torch.arange(self.tape.batch, device=m.device).view(-1, *(1,) * node.value.ndim)
+            m, kept = m[:, None] * mine, [0, *(a + 1 for a in kept)]
+        rest = [a for a in range(m.ndim - 1) if a not in kept]
+        m = m.permute(0, *(a + 1 for a in (*kept, *rest)))
+        return m.flatten(len(kept) + 1).sum(-1) if rest else m
 
     def _widened(self, i: int, v: Tensor) -> Tensor:
         node = self.tape.nodes[i]
         kept = self._bias_axes(node)
+        if node.owner is not None:
+            shape = (n if a in kept else 1 for a, n in enumerate(node.shape))
+            wide = v.reshape(v.shape[0], self.tape.batch, *shape).expand(-1, -1, *node.shape)
+            return wide.gather(1, node.owner[None, None].expand(v.shape[0], 1, *node.shape))[:, 0]
         order = sorted(range(len(kept)), key=kept.__getitem__)
         v = v.permute(0, *(a + 1 for a in order))
         return v.reshape(v.shape[0], *(n if a in kept else 1 for a, n in enumerate(node.shape)))

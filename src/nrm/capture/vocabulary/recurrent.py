@@ -184,8 +184,8 @@ class Cell:
         terms: list[tuple[int, LinearMap | None]] = []
         shift = None if inside is None else self._value(r) * inside
         if before.hidden is not None:
-            memory = self._linear(self._present(before.hidden, before.rows), w.hidden[own], inside, name="memory")
-            kept = self._multiply(self._present(r, before.rows), memory)
+            memory = self._memory(before.hidden, before.rows, w.hidden[own], inside, batch)
+            kept = self._multiply(self._present(r, before.rows), self._present(memory, before.rows))
             terms.append((kept, self._back(self._value(kept), before.rows, batch)))
             if shift is not None:
                 shift = None if before.rows is None else shift.index_fill(0, before.rows, 0.0)
@@ -199,6 +199,16 @@ class Cell:
             return self._sum([*new], "h")
         old = self._multiply(self._present(z, before.rows), self._present(before.hidden, before.rows))
         return self._sum([*new, (old, self._back(self._value(old), before.rows, batch))], "h")
+
+    def _memory(self, h: int, rows: Tensor | None, weight: Tensor, bias: Tensor | None, batch: int) -> int:
+        """``U h + d``, for the whole batch; only samples with a state are read from it."""
+        if rows is None:
+            return self._linear(h, weight, bias, name="memory")
+        some = self._linear(self._rows(h, rows), weight, None)
+        nodes, back = self.call.recorder.nodes, self._back(self._value(some), rows, batch)
+        whole = nodes[self._sum([(some, back)], "memory", bias)]
+        whole.sample, whole.owner = nodes[h].sample, nodes[h].owner  # samples without a state have their rows, too
+        return whole.index
 
 
 # ---- single cells ----------------------------------------------------------------------------------------------------
