@@ -26,7 +26,7 @@ from nrm.measure.show import as_html, as_text, measure_rows, outputs_text
 from nrm.measure.target import Target, excluded, read_target
 from nrm.questions.answer import Answerer
 from nrm.questions.plan import Plan, make_plan
-from nrm.questions.steps import any_step, per_sample, replaced, spans_steps, steps_of
+from nrm.questions.steps import any_step, pair_table, per_sample, replaced, spans_steps, steps_of
 from nrm.questions.stops import Stop, axes_of, stops_for
 from nrm.questions.sweep import Base, Kept, Site
 from nrm.questions.values import Layer, Partition, Set
@@ -149,7 +149,7 @@ class Measure:
     def _over_steps(self, asked: Sequence[Argument], count: int, position: int) -> Tensor:
         """A question about several steps, as questions about single ones; ``count`` arguments, then conditions."""
         argument = asked[position]
-        assert not isinstance(argument, Layer)
+        assert isinstance(argument, Set | Partition)
         steps = len(self._places.steps(argument.layer))
 
         def ask(*instead: Argument) -> Tensor:
@@ -157,6 +157,8 @@ class Measure:
             end = count + (len(instead) - 1) * (position < count)
             return self(*changed[:end], given=changed[end:])
 
+        if isinstance(argument, Partition) and len(asked) == count == 2 and _is_steps(asked[1 - position]):
+            return self._step_pairs(asked)
         if isinstance(argument, Partition):
             numbers = steps_of(argument, steps)
             axis = 1 + sum(len(axes_of(s)) for s in stops_for(asked[:position], self._places.resolve))
@@ -169,6 +171,18 @@ class Measure:
         if position >= count and len(argument.expression[1]) > 2:
             raise QuestionError("a condition is one step", got=repr(argument), hint="given=layer.step(3)")
         return sum(weight * ask(*sets) for weight, sets in any_step(argument, steps))  # type: ignore[return-value]
+
+    def _step_pairs(self, asked: Sequence[Argument]) -> Tensor:
+        """Every step of one layer with every step of another."""
+        lists = []
+        for partition in asked:
+            assert isinstance(partition, Partition)
+            nodes = self._places.steps(partition.layer)
+            lists.append([nodes[t] for t in steps_of(partition, len(nodes)).tolist()])
+        self._origin.check_fresh()
+        with plain_execution():
+            self._be_loud()
+            return self._mine(pair_table(self._network, self.base, lists[0], lists[1], self._memory))
 
     @staticmethod
     def _asked(arguments: Sequence[Argument], given: Argument | Sequence[Argument] | None) -> list[Argument]:
@@ -521,6 +535,10 @@ class SampleMeasure(Measure):
 
     def _own_check(self, check: Check) -> Check:
         return check.sample(self._index)
+
+
+def _is_steps(argument: Argument) -> bool:
+    return isinstance(argument, Partition) and argument.kind == "steps"
 
 
 def _progress(show: bool | None) -> Any:

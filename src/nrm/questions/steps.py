@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.questions.frame import pick
+from nrm.questions.frame import Frame, pick
+from nrm.questions.sweep import Base, descend
 from nrm.questions.values import Layer, Partition, Set
+from nrm.rules import Network
 
 MANY = 8
 """So many steps can be asked for as a union; each doubles the number of questions."""
@@ -27,7 +30,7 @@ def spans_steps(argument: Any) -> bool:
     return isinstance(argument, Set) and argument.expression[0] == "steps"
 
 
-def steps_of(partition: Partition, count: int) -> torch.Tensor:
+def steps_of(partition: Partition, count: int) -> Tensor:
     """The steps of a partition into steps, in the shape of its axes."""
     numbers = torch.arange(count)
     for choice in partition.chosen:
@@ -68,6 +71,51 @@ def per_sample(chosen: Set, samples: int) -> list[Set] | None:
 def replaced(asked: Sequence[Any], position: int, by: Sequence[Layer | Set | Partition]) -> list[Any]:
     """The same question with other arguments in place of one."""
     return [*asked[:position], *by, *asked[position + 1 :]]
+
+
+def pair_table(network: Network, base: Base, first: Sequence[int], second: Sequence[int], memory: int) -> Tensor:
+    """The joint relevance of every node of one list with every node of another: ``(batch, first, second)``.
+
+    All restarts share one sweep, each with a place of its own on the stack.
+    """
+    table = _restarted(network, base, first, second, memory)
+    other = _restarted(network, base, second, first, memory).transpose(1, 2)
+    same = torch.tensor([[a == b for b in second] for a in first], device=table.device)
+    return table + other.masked_fill(same, 0.0)
+
+
+def _restarted(network: Network, base: Base, upper: Sequence[int], lower: Sequence[int], memory: int) -> Tensor:
+    """The same where the first node is not below the second."""
+    nodes, batch = network.tape.nodes, network.tape.batch
+    like = nodes[network.tape.output].value
+    table = like.new_zeros(batch, len(upper), len(lower))
+    widest = max(node.value.numel() for node in nodes[min(lower) : max(upper) + 1]) if min(lower) <= max(upper) else 1
+    many = max(1, memory // (8 * widest * like.element_size()))
+    for begin in range(0, len(upper), many):
+        chunk = upper[begin : begin + many]
+        starts = {}
+        for k, i in enumerate(chunk):
+            arrived = base.arrivals.get(i)
+            if arrived is not None:
+                one = like.new_zeros(len(chunk), *(1,) * nodes[i].value.ndim)
+                one[k] = 1.0
+                starts[i] = arrived.masked(one)
+        for i, here in descend(network, starts, min(lower)) if starts else ():
+            if i in lower:
+                relevance = network.relevance(i, here)
+                if relevance is not None:
+                    sums = frame_of(network, i).to_samples(relevance).flatten(2).sum(2).T
+                    for k in (k for k, j in enumerate(lower) if j == i):
+                        table[:, begin : begin + len(chunk), k] = sums
+    return table
+
+
+def frame_of(network: Network, i: int) -> Frame:
+    """The geometry of a tensor."""
+    node = network.tape.nodes[i]
+    return Frame(
+        node.name, node.shape, node.sample, node.channel, network.tape.batch, node.value.device, node.owner
+    )  # fmt: skip
 
 
 def _step(index: Any, count: int, chosen: Set) -> int:

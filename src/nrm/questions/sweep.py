@@ -7,7 +7,7 @@ dropped, because a walk that bypasses the site is not in the event.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -96,6 +96,21 @@ def base_sweep(network: Network, start: Tensor) -> Base:
         for delivery in deliveries:
             base.arrivals.setdefault(delivery.to, Arrivals()).add(delivery.arrivals)
     return base
+
+
+def descend(network: Network, starts: Mapping[int, Arrivals], lowest: int) -> Iterator[tuple[int, Arrivals]]:
+    """Carries down together what starts at several nodes: every node on the way, with all that has arrived there."""
+    live: dict[int, Arrivals] = {}
+    for i in range(max(starts), lowest - 1, -1):
+        if i in starts:
+            live.setdefault(i, Arrivals()).add(starts[i])
+        if i not in live:
+            continue
+        here = live.pop(i)
+        yield i, here
+        for delivery in network.pull(i, here)[0] if i > lowest else ():
+            if delivery.to >= lowest:
+                live.setdefault(delivery.to, Arrivals()).add(delivery.arrivals)
 
 
 def arrivals_at(network: Network, base: Base, site: Site) -> Arrivals | None:
