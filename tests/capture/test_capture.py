@@ -424,7 +424,20 @@ def test_masks_and_constructors_are_constants() -> None:
         return x * mask + torch.zeros_like(x) + x.new_ones(4) + torch.ones_like(x).cumsum(1)
 
     tape = check_capture(model, numbers(2, 4))
-    assert {node.op.kind for node in tape.sources} == {"input", "constant"}
+    assert {node.op.kind for node in tape.sources} == {"input"}  # the same for both samples: biases
+
+
+def test_what_a_constant_is_does_not_depend_on_the_batch() -> None:
+    """A constant that is added is a bias if it varies along channels only, an input in the middle if samples differ."""
+
+    def model(x: Tensor) -> Tensor:
+        return x + F.linear(x.new_zeros(len(x), 3), weight, bias)
+
+    weight, bias = numbers(4, 3), numbers(4)
+    for batch in (1, 2):
+        assert [node.op.kind for node in check_capture(model, numbers(batch, 4)).sources] == ["input"]
+    own = numbers(2, 4)
+    assert {node.op.kind for node in check_capture(lambda x: x + own, numbers(2, 4)).sources} == {"input", "constant"}
 
 
 # ---- precision, memory formats and contexts --------------------------------------------------------------------------

@@ -288,7 +288,7 @@ def _finish(recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dt
     modules = {path: type(m) for path, m in model.named_modules()}
     tape = Tape(
         recorder.nodes, recorder.names, recorder.received, modules, inputs, output, batch, dtype,
-        tuple(dict.fromkeys(recorder.notes)),
+        tuple(dict.fromkeys(recorder.notes)), recorder.steps,
     )  # fmt: skip
     _check_finite(tape)
     _check_samples(tape)
@@ -330,10 +330,13 @@ def _number_names(recorder: Recorder, model: nn.Module) -> None:
         if not node.name or (node.name == node.module and node.name in containers):
             recorder.names.setdefault(own, []).append(node.index)
             node.name = node.name or own
+    number: dict[str, dict[int, int]] = {}
     for node in recorder.nodes:
         calls = recorder.names[node.name]
         if len(calls) > 1:
-            node.name = f"{node.name}#{calls.index(node.index)}"
+            if node.name not in number:
+                number[node.name] = {index: k for k, index in reversed(list(enumerate(calls)))}
+            node.name = f"{node.name}#{number[node.name][node.index]}"
 
 
 def _check_finite(tape: Tape) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nrm.capture import axes, samples, writes
-from nrm.capture.ops import Linear, Op, Source, Unknown
+from nrm.capture.ops import Combine, Linear, Op, Source, Unknown
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
 from nrm.operators import convolution_in
@@ -81,6 +81,7 @@ class Recorder(TorchFunctionMode):
         self.nodes: list[Node] = []
         self.names: dict[str, list[int]] = {}
         self.received: dict[str, list[int]] = {}
+        self.steps: dict[str, list[list[int]]] = {}
         self.notes: list[str] = []
         self.samples = samples
         self.batch_dim = batch_dim
@@ -120,7 +121,7 @@ class Recorder(TorchFunctionMode):
         """A constant used as an activation: a new source, named after its parameter where it has one."""
         origin = self.origin.get(id(tensor))
         name = origin[1] if origin else f"{self._stack[-1][0]}/{label}.constant"
-        return self._source(Source("constant"), tensor.to(self.dtype), label, sample, channel, name)
+        return self.source(Source("constant"), tensor.to(self.dtype), label, sample, channel, name)
 
     def sample_axis(self, tensor: Tensor) -> int | None:
         """The axis along which a constant of the model has room for the samples, if it has one."""
@@ -142,6 +143,11 @@ class Recorder(TorchFunctionMode):
         self._place_input_channel(op, parents)
         self.nodes.append(node)
         return node.index
+
+    @property
+    def path(self) -> str:
+        """The path of the module that is running."""
+        return self._stack[-1][0]
 
     def place(self) -> str:
         """The module path and the user's source line of the call that is being recorded."""
@@ -170,11 +176,12 @@ class Recorder(TorchFunctionMode):
             return
         channel = 1 if tensor.ndim > 2 else tensor.ndim - 1
         channel_axis = channel if channel != sample and channel >= 0 else None
-        self.follow(tensor, self._source(Source("input"), tensor, "input", sample, channel_axis, name))
+        self.follow(tensor, self.source(Source("input"), tensor, "input", sample, channel_axis, name))
 
-    def _source(
+    def source(
         self, op: Source, value: Tensor, function: str, sample: int | None, channel: int | None, name: str
     ) -> int:
+        """A new node at which walks begin."""
         node = Node(len(self.nodes), op, (), value.detach(), name, self._stack[-1][0], function, sample, channel)
         self.nodes.append(node)
         if name:
@@ -184,19 +191,26 @@ class Recorder(TorchFunctionMode):
     def _embedding(self, value: Tensor) -> Tensor:
         value = value.to(self.dtype)
         sample = self.sample_axis(value) if value.ndim > 1 else None
-        self.follow(value, self._source(Source("embedding"), value, "embedding", sample, value.ndim - 1, ""))
+        self.follow(value, self.source(Source("embedding"), value, "embedding", sample, value.ndim - 1, ""))
         return value
 
     def _place_input_channel(self, op: Op, parents: list[Node]) -> None:
-        """The channel axis of an input is known once the first layer reads it."""
-        if not isinstance(op, Linear) or not isinstance(parents[0].op, Source) or parents[0].op.kind != "input":
+        """The channel axis of an input is known once the first layer reads it, or pieces of it."""
+        if not isinstance(op, Linear):
             return
         ndim = parents[0].value.ndim
         convolution = convolution_in(op.map)
         if convolution is not None:
-            parents[0].channel = ndim - convolution.weight.ndim + 1
-        elif op.kind == "linear" and parents[0].sample != ndim - 1:
-            parents[0].channel = ndim - 1
+            self._place_channel(parents[0], ndim - convolution.weight.ndim + 1)
+        elif op.kind == "linear":
+            self._place_channel(parents[0], ndim - 1)
+
+    def _place_channel(self, node: Node, axis: int | None) -> None:
+        while axis is not None and isinstance(node.op, Combine) and not node.op.joins and len(node.op.terms) == 1:
+            move, node = node.op.terms[0].move, self.nodes[node.inputs[0]]
+            axis = next((a for a in range(node.value.ndim) if axes.through(move, a) == axis), None)
+        if axis is not None and isinstance(node.op, Source) and node.op.kind == "input" and axis != node.sample:
+            node.channel = axis
 
     # ---- module calls ----------------------------------------------------------------------------------------
 

@@ -44,7 +44,10 @@ class Node:
 
 @dataclass(eq=False)
 class Tape:
-    """Nodes in the order in which they were computed, their names, and who reads them."""
+    """Nodes in the order in which they were computed, their names, and who reads them.
+
+    ``steps`` has the hidden states of every recurrent layer, for every call of it.
+    """
 
     nodes: list[Node]
     names: dict[str, list[int]]
@@ -55,6 +58,7 @@ class Tape:
     batch: int
     dtype: torch.dtype
     notes: tuple[str, ...] = ()
+    steps: dict[str, list[list[int]]] = field(default_factory=dict)
     consumers: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,9 +73,12 @@ class Tape:
         return [node for node in self.nodes if isinstance(node.op, Source)]
 
     def find(self, name: str) -> Node:
-        """The node with this name; ``NAME.input`` is what module NAME receives."""
+        """The node with this name; ``NAME.input`` is what module NAME receives, ``NAME.step#3`` its state at step 3."""
         if name == "output":
             return self.nodes[self.output]
+        stem, mark, number = name.rpartition(".step#")
+        if mark and name not in self.names and number.removeprefix("-").isdigit():
+            return self._at_step(stem, int(number))
         calls, call = self._calls(name)
         if calls is None:
             raise unknown_layer(name, self)
@@ -87,6 +94,46 @@ class Tape:
                 f"layer {name!r}: there is no call {call}", expected=f"a call from 0 to {len(calls) - 1}"
             )
         return self.nodes[calls[call or 0]]
+
+    def _at_step(self, name: str, step: int) -> Node:
+        steps = self.find_steps(name)
+        if not -len(steps) <= step < len(steps):
+            raise QuestionError(
+                f"layer {name!r} has no step {step}", got=f"step {step}", expected=f"0 to {len(steps) - 1}"
+            )
+        return self.nodes[steps[step]]
+
+    def has_steps(self, name: str) -> bool:
+        """Whether a layer has steps: it is recurrent, or a module that is called several times."""
+        stem, _, number = name.rpartition("#")
+        known = name in self.steps or (stem in self.steps and number.isdigit())
+        return known or len(self.names.get(name, ())) > 1
+
+    def find_steps(self, name: str) -> list[int]:
+        """The hidden state after every step: of a recurrent layer, or the results of a module called several times."""
+        stem, _, number = name.rpartition("#")
+        if name not in self.steps and stem in self.steps and number.isdigit():
+            calls = self.steps[stem]
+            if int(number) < len(calls):
+                return calls[int(number)]
+        if len(self.steps.get(name, ())) == 1:
+            return self.steps[name][0]
+        if name in self.steps:
+            raise QuestionError(
+                f"layer {name!r} is called {len(self.steps[name])} times", got=repr(name),
+                expected="the steps of one call", hint=f"nrm.layer({name + '#0'!r}).step(0)",
+            )  # fmt: skip
+        if len(self.names.get(name, ())) > 1:
+            return self.names[name]
+        near = [known for known in self.steps if known.startswith(f"{name}[")]
+        if name not in self.names and not near:
+            raise unknown_layer(name, self)
+        raise QuestionError(
+            f"layer {name!r} has no steps" if not near else f"layer {name!r} has several directions", got=repr(name),
+            expected="one of " + ", ".join(map(repr, near)) if near else
+            "a recurrent layer, or a module that is called several times",
+            hint=f"R[{near[-1]!r}].step(0)" if near else None,
+        )  # fmt: skip
 
     def _calls(self, name: str) -> tuple[list[int] | None, int | None]:
         if name in self.names:

@@ -304,7 +304,8 @@ def _judge(
 
 def _narrow_mass(node: Node, message: Tensor, batch: int) -> Tensor:
     """The mass of a bias or an offset: one neuron per sample and channel."""
-    return message[0].reshape(batch, -1).sum(1) if node.sample is not None else message[0].sum()[None]
+    told_apart = node.sample is not None or node.owner is not None
+    return message[0].reshape(batch, -1).sum(1) if told_apart else message[0].sum()[None]
 
 
 def _cut_masses(network: Network, base: Base, batch: int) -> dict[str, tuple[float, ...]]:

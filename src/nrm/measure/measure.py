@@ -31,7 +31,8 @@ from nrm.questions.answer import Answerer
 from nrm.questions.frame import Blocks
 from nrm.questions.graph import interaction_graph
 from nrm.questions.plan import Plan, make_plan
-from nrm.questions.stops import Stop, stops_for
+from nrm.questions.steps import any_step, pair_table, per_sample, replaced, spans_steps, steps_of
+from nrm.questions.stops import Stop, axes_of, stops_for
 from nrm.questions.sweep import Base, Kept, Site
 from nrm.questions.values import Layer, Partition, Set, Stack
 from nrm.rules import Network, resolve
@@ -141,6 +142,9 @@ class Measure:
         one = self._meant(asked)
         if one is not None:
             return one(*arguments, given=given)
+        spread = next((k for k, argument in enumerate(asked) if spans_steps(argument)), None)
+        if spread is not None:
+            return self._over_steps(asked, len(arguments), spread)
         self._origin.check_fresh()
         with plain_execution():
             stops = stops_for(asked, self._places.resolve)
@@ -148,6 +152,44 @@ class Measure:
             self._be_loud()
             table = self._answer(stops)
             return self._mine(self._conditioned(table, conditions) if conditions else table)
+
+    def _over_steps(self, asked: Sequence[Argument], count: int, position: int) -> Tensor:
+        """A question about several steps, as questions about single ones; ``count`` arguments, then conditions."""
+        argument = asked[position]
+        assert isinstance(argument, Set | Partition)
+        steps = len(self._places.steps(argument.layer))
+
+        def ask(*instead: Argument) -> Tensor:
+            changed = replaced(asked, position, instead)
+            end = count + (len(instead) - 1) * (position < count)
+            return self(*changed[:end], given=changed[end:])
+
+        if isinstance(argument, Partition) and len(asked) == count == 2 and _is_steps(asked[1 - position]):
+            return self._step_pairs(asked)
+        if isinstance(argument, Partition):
+            numbers = steps_of(argument, steps)
+            axis = 1 + sum(len(axes_of(s)) for s in stops_for(asked[:position], self._places.resolve))
+            rows = [ask(argument.layer.step(t)) for t in numbers.tolist()]
+            return torch.stack(rows, axis)
+        own = per_sample(argument, self._tape.batch)
+        if own is not None:
+            tables = [ask(own[i]) for i in self._samples]
+            return torch.stack([table[k] for k, table in enumerate(tables)])
+        if position >= count and len(argument.expression[1]) > 2:
+            raise QuestionError("a condition is one step", got=repr(argument), hint="given=layer.step(3)")
+        return sum(weight * ask(*sets) for weight, sets in any_step(argument, steps))  # type: ignore[return-value]
+
+    def _step_pairs(self, asked: Sequence[Argument]) -> Tensor:
+        """Every step of one layer with every step of another."""
+        lists = []
+        for partition in asked:
+            assert isinstance(partition, Partition)
+            nodes = self._places.steps(partition.layer)
+            lists.append([nodes[t] for t in steps_of(partition, len(nodes)).tolist()])
+        self._origin.check_fresh()
+        with plain_execution():
+            self._be_loud()
+            return self._mine(pair_table(self._network, self.base, lists[0], lists[1], self._memory))
 
     @staticmethod
     def _asked(arguments: Sequence[Argument], given: Argument | Sequence[Argument] | None) -> list[Argument]:
@@ -238,6 +280,9 @@ class Measure:
         asked = self._asked(arguments, given)
         if any(isinstance(a, Stack) for a in asked):
             raise QuestionError("a stack has a plan for each of its partitions", hint="R.plan(s.partitions[0], ...)")
+        for position, argument in enumerate(asked):
+            if spans_steps(argument):
+                asked = replaced(asked, position, [argument.layer.step(0)])  # type: ignore[union-attr]
         return self._plan(stops_for(asked, self._places.resolve))
 
     def flows(
@@ -578,6 +623,10 @@ class SampleMeasure(Measure):
 
     def _own_check(self, check: Check) -> Check:
         return check.sample(self._index)
+
+
+def _is_steps(argument: Argument) -> bool:
+    return isinstance(argument, Partition) and argument.kind == "steps"
 
 
 def _progress(show: bool | None) -> Any:

@@ -62,14 +62,26 @@ class Places:
             label or node.name, node.shape, node.sample, node.channel, self._tape.batch, node.value.device, node.owner
         )
 
+    def steps(self, layer: Layer) -> list[int]:
+        """The nodes of the hidden states of a layer."""
+        if layer.consumer is not None:
+            raise QuestionError("an edge has no steps", got=repr(layer))
+        return self._tape.find_steps(layer.name)
+
     def known(self, layer: Layer) -> Layer:
-        """The same layer with what this capture knows of it."""
+        """The same layer with what this capture knows of it; of a layer that is many tensors, its steps."""
+        if layer.consumer is None and self._is_only_steps(layer.name):
+            return replace(layer, facts=f"{len(self._tape.find_steps(layer.name))} steps")
         site, frame = self.resolve(layer)
         shape = "x".join(map(str, frame.layer_shape)) or "one number"
         channel = layer.channel_axis if layer.channel_axis is not None else frame.layer_channel
         axis = "" if channel is None else f", channels on axis {channel}"
         kind = site.port or getattr(self._tape.nodes[site.node].op, "kind", "")
         return replace(layer, facts=f"{shape}{axis}, {'edge' if site.consumer is not None else kind}")
+
+    def _is_only_steps(self, name: str) -> bool:
+        """Whether a name stands for steps and for no tensor."""
+        return name not in self._tape.names and name in self._tape.steps and len(self._tape.steps[name]) == 1
 
     def names(self) -> list[str]:
         """Every name that a layer can be asked for by, in the order of the forward pass."""
@@ -160,9 +172,11 @@ class Places:
                     hint="R.biases and R.inputs list what there is; a fused step has one bias, at its last tensor",
                 )  # fmt: skip
             shape = torch.Size(self._network.drain_shape(node.index, port))
-            sample = node.sample if port == "sink" else (0 if node.sample is not None else None)
+            told_apart = node.sample is not None or node.owner is not None
+            sample = node.sample if port == "sink" else (0 if told_apart else None)
             channel = node.channel if port == "sink" else len(shape) - 1
-            frame = Frame(name, shape, sample, channel, self._tape.batch, node.value.device)
+            owner = node.owner if port == "sink" else None
+            frame = Frame(name, shape, sample, channel, self._tape.batch, node.value.device, owner)
             return Site(node.index, port=port), frame
         return None
 
@@ -211,7 +225,17 @@ class Places:
         return any(j == i and self._network.rules.coefficient(consumer, p) != 0 for p, j in enumerate(node.inputs))
 
     def cut_flags(self) -> dict[int, bool]:
-        """For every tensor that relevance reaches: whether it is a cut by itself."""
-        return {
-            node.index: not self.bypass(node.index) for node in self._tape.nodes if node.index in self._base.arrivals
-        }
+        """For every tensor that relevance reaches: whether it is a cut by itself.
+
+        It is one if no walk begins after it, and no tensor before it is read after it.
+        """
+        tape, live = self._tape, self._base.arrivals
+        late = [n.index for n in tape.sources if n.index in live] + [i for i, _ in self._base.drains]
+        begin, farthest, flags = max(late, default=-1), -1, {}
+        for node in tape.nodes:
+            if node.index not in live:
+                continue
+            flags[node.index] = begin <= node.index and farthest <= node.index
+            readers = [c for c in tape.consumers[node.index] if c in live and self._feeds(node.index, c)]
+            farthest = max(farthest, *readers, -1)
+        return flags

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -86,6 +87,15 @@ class Place(Movement):
 
     def transpose(self, y: Tensor) -> Tensor:
         return y[(slice(None), *self.index)]
+
+
+def place_all(pieces: Sequence[tuple[Place, Tensor]]) -> Tensor:
+    """The sum of several tensors, each put at its place of the same larger one, in one tensor of that size."""
+    stack = max(piece.shape[0] for _, piece in pieces)
+    whole = pieces[0][1].new_zeros(stack, *pieces[0][0].outside)
+    for place, piece in pieces:
+        whole[(slice(None), *place.index)] += piece
+    return whole
 
 
 @dataclass(frozen=True, eq=False)

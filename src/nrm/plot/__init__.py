@@ -6,6 +6,7 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`heatmap`: one heat map, alone or over its image, on an ``ax`` of yours or a new one.
 * :func:`montage`: a grid, one row per image, the image and its heat maps side by side.
 * :func:`flows`: layers as columns, relevance as ribbons between their strongest blocks.
+* :func:`series`: a sequence as lines on the colours of its relevance, and bars of their sums.
 * :func:`diverging`: the colour map of all.
 """
 
@@ -13,5 +14,6 @@ from nrm.plot.colors import diverging
 from nrm.plot.flow import flows
 from nrm.plot.grid import montage
 from nrm.plot.heat import heatmap
+from nrm.plot.series import series
 
-__all__ = ["diverging", "flows", "heatmap", "montage"]
+__all__ = ["diverging", "flows", "heatmap", "montage", "series"]

@@ -110,6 +110,15 @@ def read_scalar(number: Scalar, name: str) -> float:
     return float(values.reshape(()))
 
 
+def read_finite(values: Picture, name: str) -> Array:
+    """Any number of finite numbers, at least one."""
+    array = _read_numbers(values, name)
+    if array.size == 0:
+        raise QuestionError(f"{name} is empty", got=f"shape {array.shape}", expected="at least one number")
+    _refuse_nonfinite(array, name)
+    return array
+
+
 def check_fit(relevance: Array, image: Array) -> None:
     """Refuse relevance that is neither as large as the image nor a coarser view of all of it.
 

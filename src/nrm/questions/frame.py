@@ -71,6 +71,11 @@ class Frame:
             return self._indexed(e[1])
         if kind == "where":
             return self._map(e[1].tensor, "mask", torch.bool)
+        if kind == "steps":
+            raise QuestionError(
+                "several steps are not a set of one tensor", got=f"steps {e[1]} of {self.label!r}",
+                hint="R(layer.step([...]), ...); inside one step: layer.step(3).layer",
+            )  # fmt: skip
         if kind == "part":
             return self._union(Blocks.of(self, e[1]), e[2])
         left, right = self._evaluate(e[1]), self._evaluate(e[2])
@@ -158,7 +163,7 @@ class Blocks:
         picked = None
         for choice in partition.chosen:
             picked = torch.arange(math.prod(full)).view(full) if picked is None else picked
-            picked = _pick(picked, choice, _described(frame, partition), signed=labels is None)
+            picked = pick(picked, choice, _described(frame, partition), signed=labels is None)
         return cls(frame, str(partition), axes, labels, full, picked)
 
     @property
@@ -289,6 +294,10 @@ def _kept_axes(frame: Frame, partition: Partition) -> tuple[int, ...] | None:
             raise QuestionError(f"the channel axis of layer {label!r} is not known", got=f"shape {frame.layer_shape}",
                                 hint=f"R[{label!r}].with_channels(axis), or .axis(axis)")  # fmt: skip
         return () if channel is None else (channel,)
+    if partition.kind == "steps":
+        raise QuestionError(
+            "steps are not blocks of one tensor", got=str(partition), hint="R(layer.steps, ...); flows need one tensor"
+        )
     if partition.kind == "positions":
         return tuple(a for a in range(ndim) if a != channel)
     if partition.kind == "axis":
@@ -323,7 +332,7 @@ def _number(index: Any, shape: tuple[int, ...], text: str, signed: bool = True) 
     return flat
 
 
-def _pick(numbers: Tensor, choice: tuple[Any, ...], text: str, signed: bool) -> Tensor:
+def pick(numbers: Tensor, choice: tuple[Any, ...], text: str, signed: bool) -> Tensor:
     """Some of the blocks: a list of them along one axis, or a choice for every axis."""
     if choice[0] == "any":
         at = [_number(i, tuple(numbers.shape), text, signed) for i in choice[1:]]

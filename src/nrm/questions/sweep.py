@@ -140,6 +140,21 @@ def base_sweep(network: Network, start: Tensor) -> Base:
     return base
 
 
+def descend(network: Network, starts: Mapping[int, Arrivals], lowest: int) -> Iterator[tuple[int, Arrivals]]:
+    """Carries down together what starts at several nodes: every node on the way, with all that has arrived there."""
+    live: dict[int, Arrivals] = {}
+    for i in range(max(starts), lowest - 1, -1):
+        if i in starts:
+            live.setdefault(i, Arrivals()).add(starts[i])
+        if i not in live:
+            continue
+        here = live.pop(i)
+        yield i, here
+        for delivery in network.pull(i, here)[0] if i > lowest else ():
+            if delivery.to >= lowest:
+                live.setdefault(delivery.to, Arrivals()).add(delivery.arrivals)
+
+
 def arrivals_at(network: Network, base: Base, site: Site) -> Arrivals | None:
     """What arrives at a site in the base sweep."""
     if site.port:

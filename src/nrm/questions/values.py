@@ -69,6 +69,30 @@ class Layer:
         """
         return Partition(self, "groups", (Fixed.of(labels, "labels"),))
 
+    @property
+    def steps(self) -> Partition:
+        """The steps of a recurrent layer (or of a module that is called several times), each with its hidden state.
+
+        Steps are different tensors: a walk passes through many of them, so that their relevances do not sum to 1.
+        """
+        return Partition(self, "steps")
+
+    def step(self, index: Indices) -> Set:
+        """The hidden state after a step, as an event: all walks that pass through it. Negative ones count from the end.
+
+        A list is passing through any of them, a list of lists one set of steps per sample. ``.layer`` of a single step
+        is the hidden state as a layer, with its channels.
+
+        >>> print(Layer("lstm").step(80))
+        lstm.step(80)
+        >>> print(Layer("lstm").step(80).layer.channels)
+        lstm.step#80.channels
+        """
+        read = _read_indices(index)
+        if isinstance(read, int):
+            return Layer(f"{self.name}.step#{read}").all
+        return Set(self, ("steps", read))
+
     def channel(self, index: Indices) -> Set:
         """The neurons of a channel, of several (a list), or of one set of channels per sample (a list of lists)."""
         return Set(self, ("part", self.channels, _read_indices(index)))
@@ -238,6 +262,8 @@ class Partition:
             and not any(isinstance(i, tuple) and i[0] == "any" for i in read)
         ):
             return self._choose(read)
+        if self.kind == "steps" and isinstance(read, int) and not self.chosen:
+            return self.layer.step(read)
         return Set(self.layer, ("part", self, read))
 
     __iter__ = None
@@ -429,6 +455,11 @@ def _show_partition(layer: str, partition: Partition) -> str:
 
 def _show(text: Callable[[Layer], str], layer: Layer, e: tuple[Any, ...], inner: bool = False) -> str:
     kind = e[0]
+    if kind == "steps":
+        return f"{text(layer)}.step({_show_item(e[1])})"
+    stem, mark, number = layer.name.rpartition(".step#")
+    if kind == "all" and mark and layer.consumer is None and layer.channel_axis is None:
+        return f"{text(Layer(stem))}.step({number})"
     if kind == "all":
         return f"{text(layer)}.all"
     if kind == "where":

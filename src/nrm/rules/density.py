@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from nrm.capture import Term
+from nrm.operators import Slice
 from nrm.rules.rules import LRP0, AlphaBeta, EntryEpsilon, Gamma, Key, Pass, Rule, ZPlus
 
 Density = dict[tuple[Key, int], Tensor]
@@ -24,17 +24,40 @@ class Packet(NamedTuple):
     override: Rule | None = None
 
 
-@dataclass
-class Arrivals:
-    """What has arrived at a node: relevance, and densities of fused steps that it is a branch of."""
+class Piece(NamedTuple):
+    """A message at a slice of a tensor."""
 
-    message: Tensor | None = None
-    packets: list[Packet] = field(default_factory=list)
+    move: Slice
+    message: Tensor
+
+
+class Arrivals:
+    """What has arrived at a node: relevance, and densities of fused steps that it is a branch of.
+
+    Pieces of the message that come from slices of the tensor are put together when it is read, all into one tensor:
+    a sequence that is cut into its steps would otherwise be as many tensors of its full size.
+    """
+
+    def __init__(
+        self, message: Tensor | None = None, packets: Sequence[Packet] = (), piece: Piece | None = None
+    ) -> None:
+        self._message = message
+        self._pieces: list[Piece] = [] if piece is None else [piece]
+        self.packets: list[Packet] = list(packets)
+
+    @property
+    def message(self) -> Tensor | None:
+        """The relevance that has arrived."""
+        if self._pieces:
+            self._message = _joined(self._message, self._pieces)
+            self._pieces = []
+        return self._message
 
     def add(self, other: Arrivals) -> None:
         """Joins what arrives by another edge."""
-        if other.message is not None:
-            self.message = other.message if self.message is None else self.message + other.message
+        if other._message is not None:
+            self._message = other._message if self._message is None else self._message + other._message
+        self._pieces += other._pieces
         self.packets += other.packets
 
     @property
@@ -59,6 +82,18 @@ class Arrivals:
         message = None if self.message is None else change(self.message)
         packets = [Packet({k: change(d) for k, d in p.density.items()}, p.rule, p.override) for p in self.packets]
         return Arrivals(message, packets)
+
+
+def _joined(message: Tensor | None, pieces: Sequence[Piece]) -> Tensor:
+    first = pieces[0]
+    if message is None and len(pieces) == 1:
+        return first.move.transpose(first.message)
+    stack = max(p.message.shape[0] for p in pieces)
+    total = first.message.new_zeros(stack, *first.move.inside) if message is None else message.expand(
+        max(stack, message.shape[0]), *message.shape[1:]).clone()  # fmt: skip
+    for move, piece in pieces:
+        total[(slice(None), *move.index)] += piece
+    return total
 
 
 class Delivery(NamedTuple):

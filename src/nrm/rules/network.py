@@ -21,11 +21,24 @@ from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Source, Tape
 from nrm.errors import MassError
+from nrm.operators import Place, Slice, place_all
 from nrm.rules.assignment import Assignment
 from nrm.rules.blocks import Blocks
 from nrm.rules.columns import ColumnStore
 from nrm.rules.composites import Composite
-from nrm.rules.density import EVERYTHING, START, Arrivals, Delivery, Density, Packet, Part, Values, scaled, total_of
+from nrm.rules.density import (
+    EVERYTHING,
+    START,
+    Arrivals,
+    Delivery,
+    Density,
+    Packet,
+    Part,
+    Piece,
+    Values,
+    scaled,
+    total_of,
+)
 from nrm.rules.rules import CONSTANT, AlphaBeta, Flat
 
 
@@ -112,10 +125,11 @@ class Network:
         if isinstance(op, Linear) or (isinstance(op, Combine) and op.joins):
             parts += self._terminal_value(i, below)
         elif isinstance(op, Combine):
-            for term, j in zip(op.terms, node.inputs, strict=True):
-                v = below.at(j, i)
-                if v is not None:
-                    parts.append(v if term.move is None else term.move.apply(v))
+            moved = [(t.move, below.at(j, i)) for t, j in zip(op.terms, node.inputs, strict=True)]
+            placed = [(move, v) for move, v in moved if isinstance(move, Place) and v is not None]
+            parts += [v if move is None else move.apply(v)
+                      for move, v in moved if v is not None and not isinstance(move, Place)]  # fmt: skip
+            parts += [place_all(placed)] if placed else []
         elif isinstance(op, Pointwise):
             v = below.at(node.inputs[0], i)
             if v is not None:
@@ -229,7 +243,10 @@ class Network:
         i, op = node.index, node.op
         if isinstance(op, Combine):
             for term, j in zip(op.terms, node.inputs, strict=True):
-                yield Delivery(j, Arrivals(message if term.move is None else term.move.transpose(message)))
+                if isinstance(term.move, Slice):
+                    yield Delivery(j, Arrivals(piece=Piece(term.move, message)))
+                else:
+                    yield Delivery(j, Arrivals(message if term.move is None else term.move.transpose(message)))
         elif isinstance(op, Pointwise):
             if op.offset != 0:
                 drains["offset"] = self._narrowed(i, message * self.offset_share(i))
@@ -311,7 +328,8 @@ class Network:
         node = self.tape.nodes[i]
         if port == "sink":
             return tuple(node.shape)
-        return tuple(node.shape[a] for a in self._bias_axes(node))
+        kept = tuple(node.shape[a] for a in self._bias_axes(node))
+        return kept if node.owner is None else (self.tape.batch, *kept)
 
     def drain_index(self, i: int, port: str) -> Tensor:
         """For every neuron of a node, the flat index of the neuron of its drain that it gives to; broadcastable."""
@@ -327,12 +345,20 @@ class Network:
         node = self.tape.nodes[i]
         kept = self._bias_axes(node)
         m = m.expand(m.shape[0], *node.shape)
-        m = m.permute(0, *(a + 1 for a in kept), *(a + 1 for a in range(node.value.ndim) if a not in kept))
-        return m.flatten(len(kept) + 1).sum(-1) if node.value.ndim > len(kept) else m
+        if node.owner is not None:  # where samples have no axis, every entry goes to its own sample
+            mine = node.owner == torch.arange(self.tape.batch, device=m.device).view(-1, *(1,) * node.value.ndim)
+            m, kept = m[:, None] * mine, [0, *(a + 1 for a in kept)]
+        rest = [a for a in range(m.ndim - 1) if a not in kept]
+        m = m.permute(0, *(a + 1 for a in (*kept, *rest)))
+        return m.flatten(len(kept) + 1).sum(-1) if rest else m
 
     def _widened(self, i: int, v: Tensor) -> Tensor:
         node = self.tape.nodes[i]
         kept = self._bias_axes(node)
+        if node.owner is not None:
+            shape = (n if a in kept else 1 for a, n in enumerate(node.shape))
+            wide = v.reshape(v.shape[0], self.tape.batch, *shape).expand(-1, -1, *node.shape)
+            return wide.gather(1, node.owner[None, None].expand(v.shape[0], 1, *node.shape))[:, 0]
         order = sorted(range(len(kept)), key=kept.__getitem__)
         v = v.permute(0, *(a + 1 for a in order))
         return v.reshape(v.shape[0], *(n if a in kept else 1 for a, n in enumerate(node.shape)))

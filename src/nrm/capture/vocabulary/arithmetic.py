@@ -72,7 +72,7 @@ def _add(c: Call, input: Any, other: Any, *, alpha: float = 1) -> Steps:
     shift: Tensor | float | None = None
     for value, sign in ((input, signs[0]), (other, signs[1])):
         if not c.tracked(value) and _is_bias(c, value):
-            piece = value.detach() * sign if isinstance(value, Tensor) else float(value) * sign
+            piece = _one_for_all(c, value).detach() * sign if isinstance(value, Tensor) else float(value) * sign
             shift = piece if shift is None else shift + piece
             continue
         tensor = value if c.tracked(value) else wide(c, value, shape)
@@ -86,12 +86,24 @@ def _is_bias(c: Call, value: Any) -> bool:
     """A constant that varies along the channel axis at most is a bias; anything larger is an input in the middle."""
     if not isinstance(value, Tensor) or value.numel() == 1:
         return True
+    value = _one_for_all(c, value)
     channel = None
     for other in c.tensors:
         node = c.recorder.node(other)
         channel = None if node.channel is None else node.channel - other.ndim
     varies = [axis - value.ndim for axis, n in enumerate(value.shape) if n > 1]
     return varies in ([channel], [-1])
+
+
+def _one_for_all(c: Call, value: Tensor) -> Tensor:
+    """A constant that is the same for all samples, as one: what it is must not depend on the size of the batch."""
+    for other in c.tensors:
+        node = c.recorder.node(other)
+        axis = None if node.sample is None else node.sample - other.ndim
+        if axis is not None and value.ndim >= -axis and value.shape[axis] > 1:
+            first = value.narrow(axis, 0, 1)
+            return first if bool((value == first).all()) else value
+    return value
 
 
 @reads("mul", "div")

@@ -1,0 +1,126 @@
+"""Questions about several steps of a recurrent layer at once.
+
+A step is a tensor of its own, so a question about many of them is many questions: an axis of steps has one answer per
+step, and passing through any of some steps is inclusion and exclusion over passing through all of some.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nrm.errors import QuestionError
+from nrm.questions.frame import Frame, pick
+from nrm.questions.sweep import Base, descend
+from nrm.questions.values import Partition, Set
+from nrm.rules import Network
+
+MANY = 8
+"""So many steps can be asked for as a union; each doubles the number of questions."""
+
+
+def spans_steps(argument: Any) -> bool:
+    """Whether an argument is about several steps of a layer."""
+    if isinstance(argument, Partition):
+        return argument.kind == "steps"
+    return isinstance(argument, Set) and argument.expression[0] == "steps"
+
+
+def steps_of(partition: Partition, count: int) -> Tensor:
+    """The steps of a partition into steps, in the shape of its axes."""
+    numbers = torch.arange(count)
+    for choice in partition.chosen:
+        numbers = pick(numbers, choice, f"{partition} ({count} steps)", signed=True)
+    return numbers
+
+
+def any_step(chosen: Set, count: int) -> list[tuple[float, list[Set]]]:
+    """Passing through any of some steps, as a weighted sum of passing through all of some."""
+    steps = sorted({_step(i, count, chosen) for i in chosen.expression[1][1:]})
+    if len(steps) > MANY:
+        raise QuestionError(
+            "passing through any of so many steps is not one question", got=f"{len(steps)} steps: {chosen}"[:120],
+            expected=f"up to {MANY}", hint="layer.steps[...] is an axis with one answer per step",
+        )  # fmt: skip
+    layer = chosen.layer
+    return [
+        (-1.0 if size % 2 == 0 else 1.0, [layer.step(t) for t in subset])
+        for size in range(1, len(steps) + 1)
+        for subset in itertools.combinations(steps, size)
+    ]
+
+
+def per_sample(chosen: Set, samples: int) -> list[Set] | None:
+    """One set of steps per sample, or None if all samples share one."""
+    items = chosen.expression[1][1:]
+    nested = [isinstance(i, tuple) and i[0] == "any" for i in items]
+    if not any(nested):
+        return None
+    if not all(nested) or len(items) != samples:
+        raise QuestionError(
+            f"the steps do not fit the samples at layer {chosen.layer.name!r}", got=f"{len(items)} entries",
+            expected=f"{samples} lists, one set of steps per sample",
+        )  # fmt: skip
+    return [Set(chosen.layer, ("steps", item), chosen.sample) for item in items]
+
+
+def replaced(asked: Sequence[Any], position: int, by: Sequence[Any]) -> list[Any]:
+    """The same question with other arguments in place of one."""
+    return [*asked[:position], *by, *asked[position + 1 :]]
+
+
+def pair_table(network: Network, base: Base, first: Sequence[int], second: Sequence[int], memory: int) -> Tensor:
+    """The joint relevance of every node of one list with every node of another: ``(batch, first, second)``.
+
+    All restarts share one sweep, each with a place of its own on the stack.
+    """
+    table = _restarted(network, base, first, second, memory)
+    other = _restarted(network, base, second, first, memory).transpose(1, 2)
+    same = torch.tensor([[a == b for b in second] for a in first], device=table.device)
+    return table + other.masked_fill(same, 0.0)
+
+
+def _restarted(network: Network, base: Base, upper: Sequence[int], lower: Sequence[int], memory: int) -> Tensor:
+    """The same where the first node is not below the second."""
+    nodes, batch = network.tape.nodes, network.tape.batch
+    like = nodes[network.tape.output].value
+    table = like.new_zeros(batch, len(upper), len(lower))
+    widest = max(node.value.numel() for node in nodes[min(lower) : max(upper) + 1]) if min(lower) <= max(upper) else 1
+    many = max(1, memory // (8 * widest * like.element_size()))
+    for begin in range(0, len(upper), many):
+        chunk = upper[begin : begin + many]
+        starts = {}
+        for k, i in enumerate(chunk):
+            arrived = base.arrivals.get(i)
+            if arrived is not None:
+                one = like.new_zeros(len(chunk), *(1,) * nodes[i].value.ndim)
+                one[k] = 1.0
+                starts[i] = arrived.masked(one)
+        for i, here in descend(network, starts, min(lower)) if starts else ():
+            if i in lower:
+                relevance = network.relevance(i, here)
+                if relevance is not None:
+                    sums = frame_of(network, i).to_samples(relevance).flatten(2).sum(2).T
+                    for k in (k for k, j in enumerate(lower) if j == i):
+                        table[:, begin : begin + len(chunk), k] = sums
+    return table
+
+
+def frame_of(network: Network, i: int) -> Frame:
+    """The geometry of a tensor."""
+    node = network.tape.nodes[i]
+    return Frame(
+        node.name, node.shape, node.sample, node.channel, network.tape.batch, node.value.device, node.owner
+    )  # fmt: skip
+
+
+def _step(index: Any, count: int, chosen: Set) -> int:
+    if not isinstance(index, int) or not -count <= index < count:
+        raise QuestionError(
+            f"layer {chosen.layer.name!r} has no such step", got=str(index), expected=f"0 to {count - 1}"
+        )
+    return index % count
