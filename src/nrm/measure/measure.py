@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import itertools
 import operator
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from nrm.capture import Tape, plain_execution
 from nrm.capture import capture as capture_model
-from nrm.errors import NrmWarning, PrecisionError, QuestionError
+from nrm.errors import QuestionError
+from nrm.measure.asking import Asking
 from nrm.measure.check import Check, check_measure
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.memory import memory_bound
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
-from nrm.measure.show import as_html, as_text, measure_rows, outputs_text
-from nrm.measure.stacked import answer_stacked
-from nrm.measure.target import Target, excluded, read_target
-from nrm.questions.answer import Answerer
-from nrm.questions.frame import Blocks
-from nrm.questions.graph import interaction_graph
-from nrm.questions.plan import Plan, make_plan
-from nrm.questions.steps import any_step, pair_table, per_sample, replaced, spans_steps, steps_of
-from nrm.questions.stops import Stop, axes_of, stops_for
+from nrm.measure.show import as_html, as_text, measure_rows
+from nrm.measure.target import Target, read_target
 from nrm.questions.sweep import Base, Kept, Site
 from nrm.questions.values import Layer, Partition, Set, Stack
 from nrm.rules import Network, resolve
-from nrm.search import Flows, Found, Request, Walk, find_flows, find_walks
 
 Argument = Layer | Set | Partition | Stack
 
@@ -97,7 +85,7 @@ def _check_options(bias: str, zero: str, normalize: bool | str) -> None:
             )  # fmt: skip
 
 
-class Measure:
+class Measure(Asking):
     """The relevance measure of one prediction (of every sample of a batch, each with its own).
 
     Called with sets and partitions of layers it gives their joint relevance, with ``given=`` the conditional one.
@@ -127,280 +115,12 @@ class Measure:
         self._kept.start = self._target.start
         self._labels = read_labels(labels, lambda name: self._places.resolve(Layer(name))[1])
 
-    # ---- questions -------------------------------------------------------------------------------------------
-
-    def __call__(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Tensor:
-        """The relevance of all walks that pass through everything asked for: ``(batch, *axes)``.
-
-        Sets are fixed; layers and partitions become axes, in the order of the arguments. ``given`` divides by the
-        relevance of its own events; its free variables come last.
-        """
-        asked = self._asked(arguments, given)
-        conditions = asked[len(arguments) :]
-        if any(isinstance(a, Stack) for a in asked):
-            return answer_stacked(self, arguments, conditions)
-        one = self._meant(asked)
-        if one is not None:
-            return one(*arguments, given=given)
-        spread = next((k for k, argument in enumerate(asked) if spans_steps(argument)), None)
-        if spread is not None:
-            return self._over_steps(asked, len(arguments), spread)
-        self._origin.check_fresh()
-        with plain_execution():
-            stops = stops_for(asked, self._places.resolve)
-            self._refuse_excluded(stops, stops_for(conditions, self._places.resolve))
-            self._be_loud()
-            table = self._answer(stops)
-            return self._mine(self._conditioned(table, conditions) if conditions else table)
-
-    def _over_steps(self, asked: Sequence[Argument], count: int, position: int) -> Tensor:
-        """A question about several steps, as questions about single ones; ``count`` arguments, then conditions."""
-        argument = asked[position]
-        assert isinstance(argument, Set | Partition)
-        steps = len(self._places.steps(argument.layer))
-
-        def ask(*instead: Argument) -> Tensor:
-            changed = replaced(asked, position, instead)
-            end = count + (len(instead) - 1) * (position < count)
-            return self(*changed[:end], given=changed[end:])
-
-        if isinstance(argument, Partition) and len(asked) == count == 2 and _is_steps(asked[1 - position]):
-            return self._step_pairs(asked)
-        if isinstance(argument, Partition):
-            numbers = steps_of(argument, steps)
-            axis = 1 + sum(len(axes_of(s)) for s in stops_for(asked[:position], self._places.resolve))
-            rows = [ask(argument.layer.step(t)) for t in numbers.tolist()]
-            return torch.stack(rows, axis)
-        own = per_sample(argument, self._tape.batch)
-        if own is not None:
-            tables = [ask(own[i]) for i in self._samples]
-            return torch.stack([table[k] for k, table in enumerate(tables)])
-        if position >= count and len(argument.expression[1]) > 2:
-            raise QuestionError("a condition is one step", got=repr(argument), hint="given=layer.step(3)")
-        return sum(weight * ask(*sets) for weight, sets in any_step(argument, steps))  # type: ignore[return-value]
-
-    def _step_pairs(self, asked: Sequence[Argument]) -> Tensor:
-        """Every step of one layer with every step of another."""
-        lists = []
-        for partition in asked:
-            assert isinstance(partition, Partition)
-            nodes = self._places.steps(partition.layer)
-            lists.append([nodes[t] for t in steps_of(partition, len(nodes)).tolist()])
-        self._origin.check_fresh()
-        with plain_execution():
-            self._be_loud()
-            return self._mine(pair_table(self._network, self.base, lists[0], lists[1], self._memory))
-
-    @staticmethod
-    def _asked(arguments: Sequence[Argument], given: Argument | Sequence[Argument] | None) -> list[Argument]:
-        """The arguments of a question, the conditions last."""
-        if not arguments:
-            raise QuestionError("nothing was asked", hint="R(R['layer']), R(a.channel(3), b.channels), ...")
-        conditions = [given] if isinstance(given, Argument) else list(given or [])
-        return [*arguments, *conditions]
-
-    def _meant(self, asked: Sequence[Argument]) -> SampleMeasure | None:
-        """The measure of the one sample that sets are about; None if that is this measure, or none is named."""
-        samples = {s.sample for s in asked if isinstance(s, Set)} - {None}
-        if not samples or samples == set(self._samples):
-            return None
-        if len(samples) > 1 or not samples <= set(self._samples):
-            raise QuestionError(
-                "the sets are about other samples", got=f"samples {sorted(samples)}",  # type: ignore[type-var]
-                expected=f"one sample of {list(self._samples)}",
-            )  # fmt: skip
-        return SampleMeasure(self, next(iter(samples)))  # type: ignore[arg-type]
-
-    def _mine(self, batch: Tensor) -> Tensor:
-        """The part of a result, samples first, that belongs to this measure."""
-        return batch
-
-    def _answer(self, stops: list[Stop], absolute: bool = False) -> Tensor:
-        return self._answerer().table(self._plan(stops, "read" if absolute else None), absolute)
-
-    def _answerer(self) -> Answerer:
-        return Answerer(
-            self._network, self.base, memory=self._memory, progress=_progress(self._show_progress),
-            messages=self._kept.messages,
-        )  # fmt: skip
-
-    def _graph(self, rows: Stack, columns: Stack) -> Tensor:
-        """Every block of one stack with every block of another, as ``R(rows, columns)`` gives it."""
-        self._origin.check_fresh()
-        with plain_execution():
-            self._be_loud()
-            sides = [[stops_for([p], self._places.resolve)[0] for p in s.partitions] for s in (rows, columns)]
-            return self._mine(interaction_graph(self._answerer(), *sides))
-
-    def _axes(self, argument: Argument) -> int:
-        """How many axes an argument gives to a result."""
-        if isinstance(argument, Set | Stack):
-            return int(isinstance(argument, Stack))
-        partition = Partition(argument) if isinstance(argument, Layer) else argument
-        return len(Blocks.of(self._places.resolve(partition.layer)[1], partition).shape)
-
-    def _plan(self, stops: list[Stop], strategy: str | None = None) -> Plan:
-        kept = self._kept.is_there
-        live = (lambda stop: len(self._answerer().live(stop))) if kept else None
-        plan = make_plan(self._network, stops, memory=self._memory, kept=kept, strategy=strategy, live=live)
-        messages = self._kept.messages
-        return replace(plan, messages=(len(messages), messages.nbytes, messages.bound))
-
-    def each(
-        self, partition: Partition | Layer, *arguments: Argument, given: Argument | Sequence[Argument] | None = None
-    ) -> Iterator[tuple[Set, Tensor]]:
-        """The answers for every block of a partition, one after the other: the block, and ``R(block, *arguments)``.
-
-        For results that are too large as one table, such as a heat map per channel. Blocks are worked off in chunks
-        that fit into the memory bound.
-
-        >>> _ = torch.manual_seed(0)
-        >>> R = measure(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(1, 4))
-        >>> for block, heat in R.each(R["1"].channels[:2], R.input):
-        ...     print(block, tuple(heat.shape))
-        1.channels[:2][0] (1, 4)
-        1.channels[:2][1] (1, 4)
-        """
-        if not isinstance(partition, Layer | Partition):
-            raise QuestionError("not a partition", got=repr(partition)[:120], expected="a partition such as a.channels")
-        whole = Partition(partition) if isinstance(partition, Layer) else partition
-        shape = Blocks.of(self._places.resolve(whole.layer)[1], whole).shape
-        places = list(itertools.product(*map(range, shape)))
-        blocks = [whole[at[0] if len(at) == 1 else at] for at in places]
-        one = self.plan(blocks[0], *arguments, given=given)
-        fits = max(1, self._memory // (8 * one.nbytes))
-        for begin in range(0, len(places), fits):
-            rows = places[begin : begin + fits]
-            chunk = whole[[at[0] if len(at) == 1 else at for at in rows]]
-            table = self(chunk, *arguments, given=given)
-            yield from zip(blocks[begin : begin + fits], table.unbind(1), strict=True)
-
-    def plan(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Plan:
-        """How a question would be answered, and what it would cost; nothing is computed."""
-        asked = self._asked(arguments, given)
-        if any(isinstance(a, Stack) for a in asked):
-            raise QuestionError("a stack has a plan for each of its partitions", hint="R.plan(s.partitions[0], ...)")
-        for position, argument in enumerate(asked):
-            if spans_steps(argument):
-                asked = replaced(asked, position, [argument.layer.step(0)])  # type: ignore[union-attr]
-        return self._plan(stops_for(asked, self._places.resolve))
-
-    def flows(
-        self, *arguments: Argument, k: int = 10, given: Set | Sequence[Set] | None = None, sign: str = "+",
-        method: str = "exact", effort: float = 300,
-    ) -> Flows:  # fmt: skip
-        """Each sample's k combinations of blocks, one of every partition, with the largest relevance, best first.
-
-        ``sign="-"`` finds the most negative ones, ``"abs"`` the largest of either sign. Sets among the arguments and in
-        ``given`` are fixed events; ``given`` also divides the shares. The lists are exact where ``certified`` says so;
-        a search that would take more than ``effort`` forward passes ends with a ``gap``. ``method="greedy"`` goes down
-        layer by layer and keeps the k best prefixes, as a comparison. ``R(x, *flow)`` is the heat map of a flow.
-
-        >>> _ = torch.manual_seed(0)
-        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 2))
-        >>> R = measure(model, torch.ones(1, 4))
-        >>> flows = R.flows(R["1"].channels, R["3"].channels, k=2)
-        >>> flows.certified
-        (True,)
-        >>> bool(torch.isclose(R(*flows[0][0])[0], torch.tensor(flows[0][0].relevance)))
-        True
-        """
-        request = Request.read(k, sign, method, effort)
-        asked = self._asked(arguments, given)
-        conditions = asked[len(arguments) :]
-        self._refuse_free(asked, conditions)
-        self._origin.check_fresh()
-        with plain_execution():
-            stops = stops_for(asked, self._places.resolve)
-            self._refuse_excluded(stops, stops_for(conditions, self._places.resolve))
-            self._be_loud()
-            whole = self(*conditions) if conditions else torch.ones(len(self))
-            return find_flows(
-                self._network, self.base, stops, asked, whole.tolist(), self._samples, request,
-                memory=self._memory, progress=_progress(self._show_progress),
-            )  # fmt: skip
-
-    @staticmethod
-    def _refuse_free(asked: Sequence[Argument], conditions: Sequence[Argument]) -> None:
-        if any(not isinstance(c, Set) for c in conditions):
-            got = ", ".join(map(repr, conditions))
-            raise QuestionError("the condition of flows is a set", got=got, hint="given=a.channel(3)")
-        if any(isinstance(a, Stack) for a in asked):
-            raise QuestionError("flows take one block of every layer", got="a stack", hint="R.flows(*s.partitions)")
-        if not any(isinstance(a, Layer | Partition) for a in asked):
-            raise QuestionError(
-                "flows need partitions", got=", ".join(map(repr, asked)), hint="R.flows(a.channels, b.channels)"
-            )
-
-    def _conditioned(self, joint: Tensor, conditions: Sequence[Argument]) -> Tensor:
-        condition = self._answer(stops_for(conditions, self._places.resolve))
-        inside = self._answer(stops_for(conditions, self._places.resolve), absolute=True)
-        self._judge_condition(self._mine(condition), self._mine(inside))
-        gap = joint.ndim - condition.ndim
-        shaped = condition.reshape(condition.shape[0], *(1,) * gap, *condition.shape[1:])
-        safe = torch.where(shaped == 0, torch.ones_like(shaped), shaped)
-        return torch.where(shaped == 0, torch.zeros_like(joint), joint / safe)
-
-    @staticmethod
-    def _judge_condition(condition: Tensor, inside: Tensor) -> None:
-        """A condition whose relevances cancel says little, or nothing at all."""
-        relative = condition.abs() / torch.where(inside == 0, torch.ones_like(inside), inside)
-        lost = (condition != 0) & (relative < 100 * torch.finfo(condition.dtype).eps)
-        if bool(lost.any()):
-            raise PrecisionError(
-                "the condition's relevance is lost in rounding", got=f"{int(lost.sum())} conditions near 0",
-                expected="a condition whose relevance does not cancel", hint="dtype=torch.float64, or a larger set",
-            )  # fmt: skip
-        near = (condition != 0) & (relative < 1e-3)
-        if bool(near.any()):
-            text = f"{int(near.sum())} conditions have a relevance below 0.1 % of the total variation inside them"
-            warnings.warn(text, NrmWarning, stacklevel=4)
-
-    def _refuse_excluded(self, stops: Sequence[Stop], conditions: Sequence[Stop]) -> None:
-        """Asking for an output that the target excludes would always give 0, which nobody means."""
-        output = Site(self._tape.output)
-        masks = [(str(stop.sets[0]), stop.set_mask()) for stop in stops if stop.site == output and stop.sets]
-        masks += [(f"given={b.text}", b.masks(list(range(b.count))))
-                  for stop in conditions if stop.site == output for b in stop.blocks]  # fmt: skip
-        for text, mask in masks:
-            sample = excluded(self._target, mask, self._samples)
-            if sample is not None:
-                raise QuestionError(
-                    "the target excludes these outputs", where=f"sample {sample}", got=text,
-                    expected=f"outputs of the target: {outputs_text(self._target, self._labels, [sample])}",
-                    hint="nrm.measure(..., target='softmax') spreads relevance over all outputs",
-                )  # fmt: skip
-
     def _refuse_other_layer(self, target: Set) -> None:
         site, _ = self._places.resolve(target.layer)
         if site != Site(self._tape.output):
             raise QuestionError(
                 "a target is a set of outputs", got=repr(target), expected="a set of nrm.output",
                 hint="R(...) takes sets of other layers",
-            )  # fmt: skip
-
-    def walks(self, k: int = 10, sign: str = "+", *, to_input: bool = False) -> Found[Walk]:
-        """Each sample's k single walks with the largest relevance, best first; exact.
-
-        ``sign="-"`` finds the most negative ones, ``"abs"`` the largest of either sign. Walks of equal relevance are
-        one entry with its multiplicity. Where the first layer has the Flat rule, all its inputs are alike and walks end
-        at its output, unless ``to_input``. ``R(*walk)`` is a walk's relevance by messages.
-
-        >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
-        >>> model[0].weight.data = torch.tensor([[1.0, 2.0], [1.0, 0.0]])
-        >>> model[2].weight.data = torch.tensor([[3.0, 1.0]])
-        >>> R = measure(model, torch.ones(1, 2))
-        >>> print(R.walks(k=2))
-        walks of sample 0
-          1  0.6  output[0] <- 0[0] <- input[1]
-          2  0.3  output[0] <- 0[0] <- input[0]
-        """
-        self._origin.check_fresh()
-        with plain_execution():
-            self._be_loud()
-            return find_walks(
-                self._network, self._kept.start, self._samples, k=k, sign=sign, to_input=to_input,
-                memory=self._memory, progress=_progress(self._show_progress),
             )  # fmt: skip
 
     def values(self, layer: Layer | str) -> Tensor:
@@ -623,18 +343,3 @@ class SampleMeasure(Measure):
 
     def _own_check(self, check: Check) -> Check:
         return check.sample(self._index)
-
-
-def _is_steps(argument: Argument) -> bool:
-    return isinstance(argument, Partition) and argument.kind == "steps"
-
-
-def _progress(show: bool | None) -> Any:
-    def bar(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
-        hidden = show is False or (show is None and total is not None and total < 2)
-        delay = 0.0 if show else 2.0
-        shown = tqdm(chunks, total=total, disable=hidden, delay=delay, desc="sweeps", leave=False)
-        with contextlib.closing(shown):
-            yield from shown
-
-    return bar
