@@ -25,10 +25,11 @@ from nrm.measure.target import Target, excluded
 from nrm.questions.answer import Answerer
 from nrm.questions.frame import Blocks
 from nrm.questions.graph import interaction_graph
+from nrm.questions.kept import Kept
 from nrm.questions.plan import Plan, make_plan
 from nrm.questions.steps import any_step, pair_table, per_sample, replaced, spans_steps, steps_of
 from nrm.questions.stops import Stop, axes_of, stops_for
-from nrm.questions.sweep import Base, Kept, Site
+from nrm.questions.sweep import Base, Site
 from nrm.questions.values import Layer, Partition, Set, Stack
 from nrm.rules import Network
 from nrm.search import Flows, Found, Request, Walk, find_flows, find_walks

@@ -22,7 +22,8 @@ from nrm.measure.origin import Origin
 from nrm.measure.places import Places
 from nrm.measure.show import as_html, as_text, measure_rows
 from nrm.measure.target import Target, read_target
-from nrm.questions.sweep import Base, Kept, Site
+from nrm.questions.kept import Kept
+from nrm.questions.sweep import Base, Site
 from nrm.questions.values import Layer, Partition, Set, Stack
 from nrm.rules import Network, resolve
 

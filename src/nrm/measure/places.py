@@ -11,7 +11,8 @@ from nrm.capture import Combine, Linear, Node, Pointwise, Source, Tape, unknown_
 from nrm.errors import QuestionError
 from nrm.measure.layers import Cut
 from nrm.questions.frame import Frame
-from nrm.questions.sweep import Base, Kept, Site, drain_name
+from nrm.questions.kept import Kept
+from nrm.questions.sweep import Base, Site, drain_name
 from nrm.questions.values import SKIP, Layer
 from nrm.rules import Network
 

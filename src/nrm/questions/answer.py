@@ -12,11 +12,11 @@ from torch import Tensor
 
 from nrm.errors import MemoryLimitError
 from nrm.questions.adjacent import adjacent_table
+from nrm.questions.kept import Messages
 from nrm.questions.plan import Plan, widest
 from nrm.questions.stops import Stop, axes_of
 from nrm.questions.sweep import (
     Base,
-    Messages,
     Pushed,
     Site,
     arrivals_at,

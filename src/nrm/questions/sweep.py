@@ -7,17 +7,14 @@ dropped, because a walk that bypasses the site is not in the event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from torch import Tensor
 
-from nrm.capture import Linear, Node, plain_execution
+from nrm.capture import Linear, Node
 from nrm.questions.channels import keeps_channels, mixes_channels, one_hot
 from nrm.rules import EVERYTHING, Arrivals, Delivery, Network, Part, Values, outer, total_of
-
-Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -58,71 +55,6 @@ class Base:
 def held(tensors: Iterable[Tensor]) -> int:
     """The bytes behind some tensors; memory that is shared counts once."""
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
-
-
-class Messages:
-    """Messages of fixed events that several questions have in common, up to a bound; the oldest are dropped first."""
-
-    def __init__(self, bound: int) -> None:
-        self.bound = bound
-        self._kept: dict[Hashable, Arrivals | Pushed | None] = {}
-
-    def get(self, key: Hashable, make: Callable[[], Kind]) -> Kind:
-        """What is kept under a key, or else made and kept."""
-        found = self._kept.pop(key) if key in self._kept else make()
-        self._kept[key] = found  # type: ignore[assignment]
-        return found  # type: ignore[return-value]
-
-    def trim(self) -> None:
-        """Drops what is too much, after a question has been answered."""
-        while self._kept and self.nbytes > self.bound:
-            del self._kept[next(iter(self._kept))]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return held(t for message in self._kept.values() if message is not None for t in message.tensors)
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def clear(self) -> None:
-        """Forgets all of them."""
-        self._kept.clear()
-
-
-class Kept:
-    """What a measure keeps: the base sweep, computed when first needed and again after a release; common messages."""
-
-    def __init__(self, network: Network, start: Tensor, bound: int) -> None:
-        self.network = network
-        self.start = start
-        self.messages = Messages(bound)
-        self._base: Base | None = None
-
-    @property
-    def base(self) -> Base:
-        """The sweep without events."""
-        if self._base is None:
-            with plain_execution():
-                self._base = base_sweep(self.network, self.start)
-        return self._base
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the sweep has been computed already."""
-        return self._base is not None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held by messages and columns."""
-        return self.network.nbytes + self.messages.nbytes + (0 if self._base is None else self._base.nbytes)
-
-    def release(self) -> None:
-        """Forgets messages and columns."""
-        self._base = None
-        self.messages.clear()
-        self.network.release()
 
 
 def base_sweep(network: Network, start: Tensor) -> Base:
