@@ -1,4 +1,4 @@
-"""Relevance along a sequence: colours and bars are the relevance, lines the sequence, and bad input has a clear text."""
+"""Relevance along a sequence: colours and bars are the relevance, lines the sequence, and complaints are clear."""
 
 from __future__ import annotations
 
