@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from nrm.capture.guard import plain_execution, untouched, watched_modules
 from nrm.capture.ops import Multiply, Source, Unknown
@@ -31,14 +32,16 @@ def capture(
     given = list(tensors_in((args, kwargs)))
     check_inputs(given, model, batch_dim)
     dtype = dtype or working_dtype(model, given)
-    batch = 1 if batch_dim is None else given[0].shape[batch_dim]
+    owners = {} if batch_dim is None else _packed_owners((args, kwargs))
+    batch = 1 if batch_dim is None else _count_samples(given, owners, batch_dim)
     exact = precisions(model, given) == {dtype}
     recorder = Recorder(model, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact)
     with untouched(model), plain_execution():
         args, kwargs = _own(args, dtype), _own(kwargs, dtype)
-        for name, tensor in _input_names(args, kwargs):
+        for (name, tensor), theirs in zip(_input_names(args, kwargs), given, strict=True):
             has_samples = batch_dim is not None and tensor.ndim > batch_dim and tensor.shape[batch_dim] == batch
-            recorder.add_input(tensor, name, batch_dim if has_samples else None)
+            owner = owners.get(id(theirs))
+            recorder.add_input(tensor, name, batch_dim if has_samples and owner is None else None, owner)
         before = torch.get_rng_state()
         try:
             with watched_modules(recorder), recorder:
@@ -51,6 +54,27 @@ def capture(
             recorder.memory.restore()
         _check_random(recorder, model, before)
     return _finish(recorder, model, result, batch, dtype)
+
+
+def _packed_owners(value: Any) -> dict[int, Tensor]:
+    """The sample of every entry of the data of packed sequences, by the data's identity."""
+    found: dict[int, Tensor] = {}
+    if isinstance(value, PackedSequence):
+        order = torch.arange(int(value.batch_sizes[0])) if value.sorted_indices is None else value.sorted_indices.cpu()
+        rows = torch.cat([order[:size] for size in value.batch_sizes.tolist()]).to(value.data.device)
+        found[id(value.data)] = rows.view(-1, *(1,) * (value.data.ndim - 1)).expand(value.data.shape)
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            found |= _packed_owners(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            found |= _packed_owners(one)
+    return found
+
+
+def _count_samples(given: list[Tensor], owners: Mapping[int, Tensor], batch_dim: int) -> int:
+    packed = owners.get(id(given[0]))
+    return given[0].shape[batch_dim] if packed is None else int(packed.max()) + 1
 
 
 def unwrap(model: Any) -> Any:

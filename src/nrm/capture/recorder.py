@@ -95,6 +95,9 @@ class Recorder(TorchFunctionMode):
         self._composed = composed
         self._thread = threading.get_ident()
         self._paths = {id(m): path for path, m in model.named_modules()}
+        self._recurrent = {
+            path: next(m.parameters()).dtype for path, m in model.named_modules() if isinstance(m, nn.RNNBase)
+        }
         self._integers: dict[int, Tensor] = {}
         self._casts: dict[int, tuple[Tensor, Tensor, int]] = {}
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -162,7 +165,7 @@ class Recorder(TorchFunctionMode):
 
     # ---- sources ---------------------------------------------------------------------------------------------
 
-    def add_input(self, tensor: Tensor, name: str, sample: int | None) -> None:
+    def add_input(self, tensor: Tensor, name: str, sample: int | None, owner: Tensor | None = None) -> None:
         """Declares a tensor of the user's input: float tensors are sources, integers are followed to embeddings.
 
         In a batch, a float tensor without a sample axis is shared by all samples, so that no sample could own its
@@ -171,12 +174,14 @@ class Recorder(TorchFunctionMode):
         if not tensor.is_floating_point():
             self._integers[id(tensor)] = tensor
             return
-        if sample is None and self.samples > 1:
+        if sample is None and owner is None and self.samples > 1:
             self.notes.append(f"{name} has no sample axis: it is shared by the batch and held constant")
             return
         channel = 1 if tensor.ndim > 2 else tensor.ndim - 1
         channel_axis = channel if channel != sample and channel >= 0 else None
-        self.follow(tensor, self.source(Source("input"), tensor, "input", sample, channel_axis, name))
+        index = self.source(Source("input"), tensor, "input", sample, channel_axis, name)
+        self.nodes[index].owner = owner
+        self.follow(tensor, index)
 
     def source(
         self, op: Source, value: Tensor, function: str, sample: int | None, channel: int | None, name: str
@@ -274,6 +279,8 @@ class Recorder(TorchFunctionMode):
     def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name in CASTS:
             return self._cast(func, args, kwargs)
+        if name == "get:dtype" and self.path in self._recurrent:
+            return self._recurrent[self.path]  # these modules refuse inputs that do not have their own precision
         if name == "set:data":
             return self._set_data(func, *args)
         if name in READS or name in CONSTANT or name.startswith("set:"):

@@ -167,6 +167,8 @@ class Places:
                 continue
             base = name.removesuffix(suffix) if name.endswith(suffix) else stem.removesuffix(suffix) + f"#{call}"
             node = self._tape.find(base)
+            if port == "bias" and not self._may_drain(node, port):
+                node = self._inner_bias(base, node)
             if (node.index, port) not in self._base.drains and not self._may_drain(node, port):
                 raise QuestionError(
                     f"layer {base!r} has no {port} of its own", got=repr(name),
@@ -181,10 +183,21 @@ class Places:
             return Site(node.index, port=port), frame
         return None
 
+    def _inner_bias(self, name: str, node: Node) -> Node:
+        """The node with the only bias inside a module call, such as that of a recurrent cell; else the node itself."""
+        earlier = [i for i in self._tape.names.get(name.partition("#")[0], ()) if i < node.index]
+        begin = max(earlier, default=-1)
+        inside = [i for i, port in self._base.drains if port == "bias" and begin < i <= node.index
+                  and self._tape.nodes[i].module == node.module]  # fmt: skip
+        return self._tape.nodes[inside[0]] if len(inside) == 1 else node
+
     def _may_drain(self, node: Node, port: str) -> bool:
         if port == "offset":
             return isinstance(node.op, Pointwise) and node.op.offset != 0
-        return self._network.rules.is_terminal(node.index) or (port == "sink" and isinstance(node.op, Pointwise))
+        if port == "bias":
+            terminal = self._network.rules.is_terminal(node.index)
+            return terminal and self._network.blocks.shift(node.index) is not None
+        return self._network.rules.is_terminal(node.index) or isinstance(node.op, Pointwise)
 
     # ---- cuts ------------------------------------------------------------------------------------------------
 

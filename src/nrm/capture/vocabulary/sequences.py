@@ -136,6 +136,9 @@ class Packed(Padded):
         )
         move = Gather(inside, outside, index.flatten())
         padded = self.call.recorder.add(Combine((Term(move),)), [self.node], move.apply(value[None])[0], "unpack")
+        nodes = self.call.recorder.nodes
+        if nodes[self.node].owner is not None and self.samples == self.call.recorder.samples:
+            nodes[padded].sample, nodes[padded].owner = 1, None  # rows are samples, also where there is only one
         return _slices(self.call, padded, [(t,) for t in range(self.steps)])
 
     def row(self, state: Tensor) -> Tensor:
