@@ -229,7 +229,9 @@ def _notes(network: Network) -> tuple[str, ...]:
     passed = [
         f"{node.name}: relevance of a softmax goes to the logit of the same class, its normalizer is held constant"
         for node in network.tape.nodes
-        if network.rules.reached[node.index] and getattr(node.op, "kind", "") == "softmax"
+        if network.rules.reached[node.index]
+        and getattr(node.op, "kind", "") == "softmax"
+        and not network.rules.softmax(node.index)
     ]
     return (*network.tape.notes, *passed)
 
@@ -304,7 +306,8 @@ def _judge(
 
 def _narrow_mass(node: Node, message: Tensor, batch: int) -> Tensor:
     """The mass of a bias or an offset: one neuron per sample and channel."""
-    return message[0].reshape(batch, -1).sum(1) if node.sample is not None else message[0].sum()[None]
+    owned = node.sample is not None or node.owner is not None
+    return message[0].reshape(batch, -1).sum(1) if owned else message[0].sum()[None]
 
 
 def _cut_masses(network: Network, base: Base, batch: int) -> dict[str, tuple[float, ...]]:

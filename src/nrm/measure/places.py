@@ -59,8 +59,9 @@ class Places:
     def frame(self, node: Node, label: str | None = None) -> Frame:
         """The geometry of a tensor."""
         return Frame(
-            label or node.name, node.shape, node.sample, node.channel, self._tape.batch, node.value.device, node.owner
-        )
+            label or node.name, node.shape, node.sample, node.channel, self._tape.batch, node.value.device, node.owner,
+            node.heads,
+        )  # fmt: skip
 
     def known(self, layer: Layer) -> Layer:
         """The same layer with what this capture knows of it."""
@@ -162,15 +163,17 @@ class Places:
                     hint="R.biases and R.inputs list what there is; a fused step has one bias, at its last tensor",
                 )  # fmt: skip
             shape = torch.Size(self._network.drain_shape(node.index, port))
-            sample = node.sample if port == "sink" else (0 if node.sample is not None else None)
+            owned = node.sample is not None or node.owner is not None
+            sample = node.sample if port == "sink" else (0 if owned else None)
             channel = node.channel if port == "sink" else len(shape) - 1
-            frame = Frame(name, shape, sample, channel, self._tape.batch, node.value.device)
+            owner = node.owner if port == "sink" else None
+            frame = Frame(name, shape, sample, channel, self._tape.batch, node.value.device, owner)
             return Site(node.index, port=port), frame
         return None
 
     def _may_drain(self, node: Node, port: str) -> bool:
         if port == "offset":
-            return isinstance(node.op, Pointwise) and node.op.offset != 0
+            return isinstance(node.op, Pointwise) and (node.op.offset != 0 or self._network.rules.softmax(node.index))
         return self._network.rules.is_terminal(node.index) or (port == "sink" and isinstance(node.op, Pointwise))
 
     # ---- cuts ------------------------------------------------------------------------------------------------

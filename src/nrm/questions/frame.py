@@ -15,7 +15,10 @@ from nrm.questions.values import Fixed, Partition, Set, Span
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """The tensor behind a layer: its shape, the axes of samples and channels, and whose entries are whose."""
+    """The tensor behind a layer: its shape, the axes of samples and channels, and whose entries are whose.
+
+    ``heads`` is the axis along which attention heads lie one after the other, and how many there are.
+    """
 
     label: str
     shape: torch.Size
@@ -24,6 +27,7 @@ class Frame:
     batch: int
     device: torch.device
     owner: Tensor | None = None
+    heads: tuple[int, int] | None = None
 
     @property
     def layer_shape(self) -> tuple[int, ...]:

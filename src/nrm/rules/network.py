@@ -13,11 +13,13 @@ output. Column sums are the rise of ones.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Iterator
 
+import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Source, Tape
+from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Softmax, Source, Tape
 from nrm.errors import MassError
 from nrm.rules.assignment import Assignment
 from nrm.rules.blocks import Blocks
@@ -25,6 +27,7 @@ from nrm.rules.columns import ColumnStore
 from nrm.rules.composites import Composite
 from nrm.rules.density import EVERYTHING, START, Arrivals, Delivery, Density, Packet, Part, Values, scaled, total_of
 from nrm.rules.rules import CONSTANT, AlphaBeta, Flat
+from nrm.rules.softmax import SoftmaxColumns
 
 
 class Network:
@@ -80,7 +83,7 @@ class Network:
         """Whether a step is known to have no negative entries."""
         op = self.tape.nodes[i].op
         if isinstance(op, Pointwise):
-            return op.offset == 0
+            return op.offset == 0 and not self.rules.softmax(i)
         if any(self.rules.coefficient(i, p) < 0 for p in range(len(self.tape.nodes[i].inputs))):
             return False
         if not self.rules.is_terminal(i):
@@ -116,7 +119,9 @@ class Network:
                     parts.append(v if term.move is None else term.move.apply(v))
         elif isinstance(op, Pointwise):
             v = below.at(node.inputs[0], i)
-            if v is not None:
+            if v is not None and self.rules.softmax(i):
+                parts.append(self._softmax(i).push(v))
+            elif v is not None:
                 parts.append(v if op.offset == 0 else v * self._kept_share(i))
         elif isinstance(op, Select):
             v = below.at(node.inputs[0], i)
@@ -229,7 +234,10 @@ class Network:
             for term, j in zip(op.terms, node.inputs, strict=True):
                 yield Delivery(j, Arrivals(message if term.move is None else term.move.transpose(message)))
         elif isinstance(op, Pointwise):
-            if op.offset != 0:
+            if self.rules.softmax(i):
+                drains["offset"] = self._narrowed(i, message * self._offset_share(i))
+                message = self._softmax(i).pull(message)
+            elif op.offset != 0:
                 drains["offset"] = self._narrowed(i, message * self._offset_share(i))
                 dead = self._sink(i)
                 if dead is not None:
@@ -290,9 +298,17 @@ class Network:
     def _offset_share(self, i: int) -> Tensor:
         node = self.tape.nodes[i]
         assert isinstance(node.op, Pointwise)
+        if self.rules.softmax(i):
+            return self._softmax(i).remainder
         dead = node.value == 0
         share = (node.op.offset / node.value.masked_fill(dead, 1.0)).masked_fill(dead, 0.0)
         return share.abs() if self.blocks.is_absolute else share
+
+    def _softmax(self, i: int) -> SoftmaxColumns:
+        node = self.tape.nodes[i]
+        assert isinstance(node.op, Softmax)
+        logits = self.tape.nodes[node.inputs[0]].value
+        return SoftmaxColumns.of(logits, node.value, node.op.dim, self.blocks.is_absolute)
 
     def _kept_share(self, i: int) -> Tensor:
         """What an elementwise step with an offset passes on; where it is 0, all or nothing, as the zero policy says."""
@@ -308,7 +324,21 @@ class Network:
         node = self.tape.nodes[i]
         if port == "sink":
             return tuple(node.shape)
-        return tuple(node.shape[a] for a in self._bias_axes(node))
+        lead = (self.tape.batch,) if self._has_owner(node) else ()
+        return lead + tuple(node.shape[a] for a in self._bias_axes(node))
+
+    @staticmethod
+    def _has_owner(node: Node) -> bool:
+        return node.sample is None and node.owner is not None
+
+    def _owned(self, node: Node) -> Tensor:
+        """The place of every entry among samples and channels, for a tensor without an axis of samples."""
+        assert node.owner is not None
+        if node.channel is None:
+            return node.owner.flatten()
+        channels = torch.arange(node.shape[node.channel], device=node.value.device)
+        wide = channels.view(-1, *(1,) * (node.value.ndim - node.channel - 1))
+        return (node.owner * len(channels) + wide).flatten()
 
     @staticmethod
     def _bias_axes(node: Node) -> list[int]:
@@ -318,12 +348,19 @@ class Network:
         node = self.tape.nodes[i]
         kept = self._bias_axes(node)
         m = m.expand(m.shape[0], *node.shape)
+        if self._has_owner(node):
+            shape = self.drain_shape(i, "bias")
+            at = self._owned(node).expand(m.shape[0], -1)
+            flat = m.new_zeros(m.shape[0], math.prod(shape)).scatter_add(1, at, m.flatten(1))
+            return flat.view(m.shape[0], *shape)
         m = m.permute(0, *(a + 1 for a in kept), *(a + 1 for a in range(node.value.ndim) if a not in kept))
         return m.flatten(len(kept) + 1).sum(-1) if node.value.ndim > len(kept) else m
 
     def _widened(self, i: int, v: Tensor) -> Tensor:
         node = self.tape.nodes[i]
         kept = self._bias_axes(node)
+        if self._has_owner(node):
+            return v.flatten(1).index_select(1, self._owned(node)).view(v.shape[0], *node.shape)
         order = sorted(range(len(kept)), key=kept.__getitem__)
         v = v.permute(0, *(a + 1 for a in order))
         return v.reshape(v.shape[0], *(n if a in kept else 1 for a, n in enumerate(node.shape)))
