@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nrm.capture import axes, elementwise, heads, samples, writes
-from nrm.capture.ops import Linear, Op, Source, Unknown
+from nrm.capture.ops import Combine, Linear, Op, Source, Unknown
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
 from nrm.operators import convolution_in
@@ -104,6 +104,7 @@ class Recorder(TorchFunctionMode):
         self.embedded: list[tuple[str | None, int]] = []
         self._integers: dict[int, tuple[Tensor, str | None]] = {}
         self._probing = False
+        self._settled: set[int] = set()
         self._casts: dict[int, tuple[Tensor, Tensor, int]] = {}
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             self.origin[id(tensor)] = (tensor, name)
@@ -203,15 +204,34 @@ class Recorder(TorchFunctionMode):
         return value
 
     def _place_input_channel(self, op: Op, parents: list[Node]) -> None:
-        """The channel axis of an input is known once the first layer reads it."""
-        if not isinstance(op, Linear) or not isinstance(parents[0].op, Source) or parents[0].op.kind != "input":
+        """The channel axis of an input is known once the first layer reads it, also behind data movement and sums."""
+        if not isinstance(op, Linear) or not parents:
             return
-        ndim = parents[0].value.ndim
-        convolution = convolution_in(op.map)
+        ndim, convolution = parents[0].value.ndim, convolution_in(op.map)
         if convolution is not None:
-            parents[0].channel = ndim - convolution.weight.ndim + 1
-        elif op.kind == "linear" and parents[0].sample != ndim - 1:
-            parents[0].channel = ndim - 1
+            self._settle_channel(parents[0], ndim - convolution.weight.ndim + 1)
+        elif op.kind == "linear" or (op.kind == "norm" and getattr(op.map, "dims", ()) == (ndim - 1,)):
+            self._settle_channel(parents[0], ndim - 1)
+
+    def _settle_channel(self, node: Node, axis: int) -> None:
+        """Gives a tensor that is made of inputs by data movement this channel axis, and so the inputs themselves."""
+        if axis == node.sample or node.index in self._settled:
+            return
+        if isinstance(node.op, Source):
+            if node.op.kind == "input":
+                node.channel = axis
+                self._settled.add(node.index)
+            return
+        if not isinstance(node.op, Combine) or node.op.kind == "matmul":
+            return
+        for term, i in zip(node.op.terms, node.inputs, strict=True):
+            below = self.nodes[i]
+            found = [a for a in range(below.value.ndim) if axes.through(term.move, a) == axis]
+            if len(found) == 1:
+                self._settle_channel(below, found[0])
+                if below.index in self._settled:
+                    node.channel = axis
+                    self._settled.add(node.index)
 
     # ---- module calls ----------------------------------------------------------------------------------------
 
@@ -358,7 +378,9 @@ class Recorder(TorchFunctionMode):
                 self._integers[id(result)] = (result, self._integers[id(args[0])][1] if copied else None)
             if from_user and name in ("embedding", "embedding_bag"):
                 return self._embedding(result, args[0] if args else kwargs.get("input"))
-            origin = next((self.origin[id(t)][1] for t in present if id(t) in self.origin), None)
+            known = [t for t in present if id(t) in self.origin]
+            known.sort(key=lambda t: not t.is_floating_point())  # an embedding is named after its weight
+            origin = self.origin[id(known[0])][1] if known else None
             if origin and id(result) not in self.origin:
                 self.origin[id(result)] = (result, origin)
         elif from_user and name not in READS:

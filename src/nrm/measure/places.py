@@ -69,6 +69,8 @@ class Places:
         shape = "x".join(map(str, frame.layer_shape)) or "one number"
         channel = layer.channel_axis if layer.channel_axis is not None else frame.layer_channel
         axis = "" if channel is None else f", channels on axis {channel}"
+        heads = layer.head_count or (frame.heads[1] if frame.heads else None)
+        axis += "" if heads is None else f", {heads} heads"
         kind = site.port or getattr(self._tape.nodes[site.node].op, "kind", "")
         return replace(layer, facts=f"{shape}{axis}, {'edge' if site.consumer is not None else kind}")
 
