@@ -1,4 +1,4 @@
-"""Pictures of relevance. Every function needs the extra ``viz`` (matplotlib), imported when it is called.
+"""Pictures of relevance. Drawing needs the extra ``viz`` (matplotlib), imported when it is called.
 
 Relevance is a signed share, so zero has to look like nothing and both signs have to be equally loud: white in the
 middle, red *for* the explained output, blue *against* it, the same lightness at the same distance from zero.
@@ -6,6 +6,7 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`heatmap`: one heat map, alone or over its image, on an ``ax`` of yours or a new one.
 * :func:`montage`: a grid, one row per image, the image and its heat maps side by side.
 * :func:`flows`: layers as columns, relevance as ribbons between their strongest blocks.
+* :func:`text`: the tokens of a text in the colours of their relevance; shown by notebooks without any extra.
 * :func:`diverging`: the colour map of all.
 """
 
@@ -13,5 +14,6 @@ from nrm.plot.colors import diverging
 from nrm.plot.flow import flows
 from nrm.plot.grid import montage
 from nrm.plot.heat import heatmap
+from nrm.plot.words import Text, text
 
-__all__ = ["diverging", "flows", "heatmap", "montage"]
+__all__ = ["Text", "diverging", "flows", "heatmap", "montage", "text"]

@@ -138,7 +138,7 @@ def read_heat(
         check_fit(values, grey)
     height, width = (values if grey is None else grey).shape
     sign = note_sign(value)
-    notes = [*sign, *_note_rest(rest), *([] if values.any() else ["no relevance here: all zero"])]
+    notes = [*sign, *note_rest(rest), *([] if values.any() else ["no relevance here: all zero"])]
     return Heat(values, grey, (height, width), find_limit(values, look.scale), bool(sign), notes)
 
 
@@ -152,7 +152,8 @@ def note_sign(value: Scalar | None) -> list[str]:
     return [f"shares of a negative output ({short(output)})"] if output < 0 else []
 
 
-def _note_rest(rest: Scalar | None) -> list[str]:
+def note_rest(rest: Scalar | None) -> list[str]:
+    """The share of the mass that is not in a picture, if it would read as more than 0."""
     share = 0.0 if rest is None else read_scalar(rest, "rest")
     return [f"{_minus(f'{100 * share:.1f}')} % of the mass not shown (biases)"] if abs(share) >= NOTED_REST else []
 
