@@ -2,7 +2,7 @@
 
 from nrm.capture.capture import capture, own_output
 from nrm.capture.guard import plain_execution
-from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Term, Unknown
+from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Softmax, Source, Term, Unknown
 from nrm.capture.recorder import tensors_in
 from nrm.capture.register import register
 from nrm.capture.tape import Node, Tape, unknown_layer
@@ -15,6 +15,7 @@ __all__ = [
     "Op",
     "Pointwise",
     "Select",
+    "Softmax",
     "Source",
     "Tape",
     "Term",

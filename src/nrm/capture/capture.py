@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -53,7 +54,7 @@ def capture(
         finally:
             recorder.memory.restore()
         _check_random(recorder, model, before)
-    return _finish(recorder, model, result, batch, dtype)
+    return _finish(recorder, model, result, batch, dtype, _padding(model, args, kwargs))
 
 
 def _packed_owners(value: Any) -> dict[int, Tensor]:
@@ -295,9 +296,49 @@ def _no_embedding(got: str | None = None) -> CaptureError:
     )  # fmt: skip
 
 
-def _finish(recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dtype: torch.dtype) -> Tape:
+def _padding(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The attention mask among the inputs of a model that takes tokens, ``(samples, positions)``."""
+    try:
+        given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        given = kwargs
+    mask = given.get("attention_mask", kwargs.get("attention_mask"))
+    return mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
+
+
+def _ends(tape_input: Node, padding: Tensor | None) -> Tensor | None:
+    """Each sample's last position that is not padding, of an embedding ``(samples, positions, channels)``."""
+    if not isinstance(tape_input.op, Source) or tape_input.op.kind != "embedding" or tape_input.value.ndim != 3:
+        return None
+    batch, length = tape_input.shape[:2]
+    if tape_input.sample != 0:
+        return None
+    if padding is None or padding.shape != (batch, length):
+        return torch.full((batch,), length - 1, device=tape_input.value.device)
+    return ((padding != 0) * torch.arange(1, length + 1, device=padding.device)).amax(1) - 1
+
+
+def _user_inputs(recorder: Recorder) -> tuple[int, ...]:
+    """The user's inputs: float tensors, and the embeddings of integers.
+
+    Of several embeddings (words, positions, types of tokens) it is the one of the integers that were given first.
+    """
     sources = [n for n in recorder.nodes if isinstance(n.op, Source) and n.op.kind in ("input", "embedding")]
-    if not sources:
+    named = [(name, index) for name, index in recorder.embedded if name is not None]
+    for name, index in named:
+        if name != "input":
+            recorder.names.setdefault(name, []).append(index)
+    if named and all(n.op.kind == "embedding" for n in sources):
+        first = min((name for name, _ in named), key=recorder.given.index)
+        return tuple(index for name, index in named if name == first)
+    return tuple(n.index for n in sources)
+
+
+def _finish(
+    recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dtype: torch.dtype, padding: Tensor | None
+) -> Tape:
+    inputs = _user_inputs(recorder)
+    if not inputs:
         raise _no_embedding()
     if not recorder.tracked(result):
         raise CaptureError(
@@ -306,13 +347,12 @@ def _finish(recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dt
         )
     _number_names(recorder, model)
     output = recorder.node(result).index
-    inputs = tuple(n.index for n in sources)
     if "input" not in recorder.names:
         recorder.names["input"] = [inputs[0]] if len(inputs) == 1 else list(inputs)
     modules = {path: type(m) for path, m in model.named_modules()}
     tape = Tape(
         recorder.nodes, recorder.names, recorder.received, modules, inputs, output, batch, dtype,
-        tuple(dict.fromkeys(recorder.notes)), recorder.steps,
+        tuple(dict.fromkeys(recorder.notes)), recorder.steps, _ends(recorder.nodes[inputs[0]], padding),
     )  # fmt: skip
     _check_finite(tape)
     _check_samples(tape)
@@ -348,6 +388,12 @@ def _number_names(recorder: Recorder, model: nn.Module) -> None:
 
     The last op of a container has the container's name and its own: ``block`` and ``block/add``.
     """
+    called = set(recorder.names)
+    for path, index, given in recorder.borrowed:
+        if path not in called:
+            recorder.names.setdefault(path, []).append(index)
+            recorder.received.setdefault(path, []).extend(given)
+            recorder.nodes[index].name = recorder.nodes[index].name or path
     containers = {path for path, module in model.named_modules() if next(module.children(), None) is not None}
     for node in recorder.nodes:
         own = f"{node.module}/{node.function.removeprefix('get:')}"

@@ -56,7 +56,7 @@ def watched_modules(recorder: Recorder) -> Iterator[None]:
         warnings.filterwarnings("ignore", message=".*global hooks on modules")  # compiled parts run eagerly, hooks fire
         before = hooks.register_module_forward_pre_hook(recorder.enter_module)
         stack.callback(before.remove)
-        after = hooks.register_module_forward_hook(recorder.leave_module, always_call=True)
+        after = hooks.register_module_forward_hook(recorder.leave_module, with_kwargs=True, always_call=True)
         stack.callback(after.remove)
         stack.callback(hooks._global_forward_hooks_with_kwargs.pop, after.id, None)  # which torch's own removal forgets
         yield

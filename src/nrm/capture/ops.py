@@ -51,6 +51,9 @@ class Combine:
 
     If it ``joins``, several terms (or a term and a shift) meet in one entry and share one column; otherwise every
     entry of y comes from exactly one entry below, and relevance just moves.
+
+    A product of two matrices that both carry relevance is the sum of its halves, each linear in one factor with the
+    other held constant; the kind "matmul" says so.
     """
 
     terms: tuple[Term, ...]
@@ -65,6 +68,15 @@ class Pointwise:
 
     offset: float = 0.0
     kind: str = "activation"
+    function: Callable[[Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax(Pointwise):
+    """A softmax along ``dim``: one-to-one with its normalizer held constant, or by the softmax rule."""
+
+    kind: str = "softmax"
+    dim: int = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +115,10 @@ class Multiply:
 
 @dataclass(frozen=True, eq=False)
 class Unknown:
-    """A call without a rule. It is an error only if relevance would have to pass through it."""
+    """A call without a rule. It is an error only if relevance would have to pass through it.
+
+    A ``reciprocal`` divides whatever it is multiplied with, and is held constant like every divisor.
+    """
 
     function: str
     where: str

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nrm.capture import axes, samples, writes
+from nrm.capture import axes, elementwise, heads, samples, writes
 from nrm.capture.ops import Combine, Linear, Op, Source, Unknown
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
@@ -28,6 +28,10 @@ from nrm.operators import convolution_in
 
 CASTS = {"to", "half", "bfloat16", "float", "double", "type", "type_as", "cuda", "cpu"}
 """Calls that change precision or device only. Precision is the measure's own choice, so the cast is dropped."""
+
+COPIES = {"to", "long", "int", "type", "view", "reshape", "contiguous", "clone", "detach", "getitem", "flatten",
+          "squeeze", "unsqueeze", "expand", "transpose", "t", "permute", "cpu", "cuda"}  # fmt: skip
+"""Calls whose result holds the user's own integers, as they were given."""
 
 CONSTANT = {
     "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like",
@@ -71,6 +75,8 @@ class Recorder(TorchFunctionMode):
     """A mode under which every torch call is recorded. One recorder serves one forward pass.
 
     ``live`` has every tensor that depends on the input, with its node; ``batch_dim`` is where the user's samples lie.
+    ``embedded`` has every embedding that integers of the user look up, with the name of the input they are, unless
+    they were computed from it.
     """
 
     def __init__(
@@ -98,7 +104,12 @@ class Recorder(TorchFunctionMode):
         self._recurrent = {
             path: next(m.parameters()).dtype for path, m in model.named_modules() if isinstance(m, nn.RNNBase)
         }
-        self._integers: dict[int, Tensor] = {}
+        self.given: list[str] = []
+        self.borrowed: list[tuple[str, int, list[int]]] = []
+        self.embedded: list[tuple[str | None, int]] = []
+        self._integers: dict[int, tuple[Tensor, str | None]] = {}
+        self._probing = False
+        self._settled: set[int] = set()
         self._casts: dict[int, tuple[Tensor, Tensor, int]] = {}
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             self.origin[id(tensor)] = (tensor, name)
@@ -143,6 +154,8 @@ class Recorder(TorchFunctionMode):
         node.sample, node.owner = whose.axis, whose.owner
         samples.settle(op, parents, node, self.samples)
         node.channel = axes.channel_axis(op, [p.channel for p in parents], value.shape, node.sample)
+        node.heads = heads.heads_of(op, parents, self.nodes, node)
+        node.roots = elementwise.roots_of(node.index, op, parents)
         self._place_input_channel(op, parents)
         self.nodes.append(node)
         return node.index
@@ -171,8 +184,9 @@ class Recorder(TorchFunctionMode):
         In a batch, a float tensor without a sample axis is shared by all samples, so that no sample could own its
         relevance: it is held constant.
         """
+        self.given.append(name)
         if not tensor.is_floating_point():
-            self._integers[id(tensor)] = tensor
+            self._integers[id(tensor)] = (tensor, name)
             return
         if sample is None and owner is None and self.samples > 1:
             self.notes.append(f"{name} has no sample axis: it is shared by the batch and held constant")
@@ -188,47 +202,66 @@ class Recorder(TorchFunctionMode):
     ) -> int:
         """A new node at which walks begin."""
         node = Node(len(self.nodes), op, (), value.detach(), name, self._stack[-1][0], function, sample, channel)
+        node.roots = {node.index: 0.0}
         self.nodes.append(node)
         if name:
             self.names.setdefault(name, []).append(node.index)
         return node.index
 
-    def _embedding(self, value: Tensor) -> Tensor:
+    def _embedding(self, value: Tensor, looked_up: Any) -> Tensor:
         value = value.to(self.dtype)
         sample = self.sample_axis(value) if value.ndim > 1 else None
-        self.follow(value, self.source(Source("embedding"), value, "embedding", sample, value.ndim - 1, ""))
+        index = self.source(Source("embedding"), value, "embedding", sample, value.ndim - 1, "")
+        self.embedded.append((self._integers.get(id(looked_up), (None, None))[1], index))
+        self.follow(value, index)
         return value
 
     def _place_input_channel(self, op: Op, parents: list[Node]) -> None:
-        """The channel axis of an input is known once the first layer reads it, or pieces of it."""
-        if not isinstance(op, Linear):
+        """The channel axis of an input is known once the first layer reads it, also behind data movement and sums."""
+        if not isinstance(op, Linear) or not parents:
             return
-        ndim = parents[0].value.ndim
-        convolution = convolution_in(op.map)
+        ndim, convolution = parents[0].value.ndim, convolution_in(op.map)
         if convolution is not None:
-            self._place_channel(parents[0], ndim - convolution.weight.ndim + 1)
-        elif op.kind == "linear":
-            self._place_channel(parents[0], ndim - 1)
+            self._settle_channel(parents[0], ndim - convolution.weight.ndim + 1)
+        elif op.kind == "linear" or (op.kind == "norm" and getattr(op.map, "dims", ()) == (ndim - 1,)):
+            self._settle_channel(parents[0], ndim - 1)
 
-    def _place_channel(self, node: Node, axis: int | None) -> None:
-        while axis is not None and isinstance(node.op, Combine) and not node.op.joins and len(node.op.terms) == 1:
-            move, node = node.op.terms[0].move, self.nodes[node.inputs[0]]
-            axis = next((a for a in range(node.value.ndim) if axes.through(move, a) == axis), None)
-        if axis is not None and isinstance(node.op, Source) and node.op.kind == "input" and axis != node.sample:
-            node.channel = axis
+    def _settle_channel(self, node: Node, axis: int) -> None:
+        """Gives a tensor that is made of inputs by data movement this channel axis, and so the inputs themselves."""
+        if axis == node.sample or node.index in self._settled:
+            return
+        if isinstance(node.op, Source):
+            if node.op.kind == "input":
+                node.channel = axis
+                self._settled.add(node.index)
+            return
+        if not isinstance(node.op, Combine) or node.op.kind == "matmul":
+            return
+        for term, i in zip(node.op.terms, node.inputs, strict=True):
+            below = self.nodes[i]
+            found = [a for a in range(below.value.ndim) if axes.through(term.move, a) == axis]
+            if len(found) == 1:
+                self._settle_channel(below, found[0])
+                if below.index in self._settled:
+                    node.channel = axis
+                    self._settled.add(node.index)
 
     # ---- module calls ----------------------------------------------------------------------------------------
 
     def enter_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Called before a module runs."""
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread or self._probing:
             return
         path = self._paths.get(id(module), self._stack[-1][0])
         self._stack.append((path, len(self.nodes), self._indices(args)))
 
-    def leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Called after a module ran (or failed: None): its output gets its name, and a path lost inside is noticed."""
-        if threading.get_ident() != self._thread or len(self._stack) < 2:
+    def leave_module(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        """Called after a module ran (or failed: None): its output gets its name, and a path lost inside is noticed.
+
+        After a failure torch leaves the keyword arguments out.
+        """
+        kwargs, output = rest if len(rest) == 2 else ({}, *rest)
+        if threading.get_ident() != self._thread or self._probing or len(self._stack) < 2:
             return
         with torch._C.DisableTorchFunction():  # these looks are not calls of the model
             floats = [t for t in tensors_in(output) if t.is_floating_point()]
@@ -236,7 +269,7 @@ class Recorder(TorchFunctionMode):
         path, begin, given = self._stack.pop()
         if self._paths.get(id(module)) is None:
             return
-        if given and floats and not known:
+        if given and floats and not known and not self._is_constant(module, args, kwargs):
             raise CaptureError(
                 "the path from input to output is lost inside a module",
                 where=f"{path or 'the model'} ({type(module).__name__})",
@@ -253,6 +286,34 @@ class Recorder(TorchFunctionMode):
             self.names.setdefault(path if position == 0 else f"{path}[{position}]", []).append(index)
             if position == 0 and index >= begin and not self.nodes[index].name:
                 self.nodes[index].name = path
+
+    def _is_constant(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
+        """Whether a module looks at the shape and type of what it is given only: it is run on other values, too.
+
+        Rotary position embeddings are such modules.
+        """
+        generator = torch.Generator().manual_seed(0)
+
+        def other(value: Any) -> Any:
+            if isinstance(value, Tensor) and self.tracked(value):
+                return value + torch.rand(value.shape, generator=generator).to(value)
+            if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+                return type(value)(other(v) for v in value)
+            return {k: other(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+        before = [(b, b.clone()) for b in module.buffers()]
+        self._probing = True
+        try:
+            with torch._C.DisableTorchFunction():
+                one = list(tensors_in(module.forward(*args, **kwargs)))
+                two = list(tensors_in(module.forward(*other(args), **other(kwargs))))
+                return len(one) == len(two) and all(map(torch.equal, one, two))
+        finally:
+            self._probing = False
+            with torch._C.DisableTorchFunction():
+                for buffer, value in before:
+                    if not torch.equal(buffer, value):
+                        buffer.copy_(value)
 
     def _indices(self, value: Any) -> list[int]:
         return [self.node(t).index for t in tensors_in(value) if self.tracked(t)]
@@ -329,14 +390,17 @@ class Recorder(TorchFunctionMode):
             result = func(*self._cast_all(args, lower=True), **self._cast_all(kwargs, lower=True))
         if isinstance(result, Tensor):
             if from_user and not result.is_floating_point():
-                self._integers[id(result)] = result
+                copied = name in COPIES and args and id(args[0]) in self._integers
+                self._integers[id(result)] = (result, self._integers[id(args[0])][1] if copied else None)
             if from_user and name in ("embedding", "embedding_bag"):
-                return self._embedding(result)
-            origin = next((self.origin[id(t)][1] for t in present if id(t) in self.origin), None)
+                return self._embedding(result, args[0] if args else kwargs.get("input"))
+            known = [t for t in present if id(t) in self.origin]
+            known.sort(key=lambda t: not t.is_floating_point())  # an embedding is named after its weight
+            origin = self.origin[id(known[0])][1] if known else None
             if origin and id(result) not in self.origin:
                 self.origin[id(result)] = (result, origin)
         elif from_user and name not in READS:
-            self._integers.update((id(t), t) for t in tensors_in(result) if not t.is_floating_point())
+            self._integers.update((id(t), (t, None)) for t in tensors_in(result) if not t.is_floating_point())
         return result
 
     def _read(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -372,6 +436,18 @@ class Recorder(TorchFunctionMode):
             steps = [(t, op, self._indices((args, kwargs))) for t in outputs]
         for tensor, op, inputs in steps:
             self.follow(tensor, self.add(op, inputs, tensor, name))
+        if name == "linear":
+            self._name_by_weight(args, kwargs, result)
+
+    def _name_by_weight(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+        """A call with the weight of a module that is never called itself counts as its call: ``attn.out_proj``."""
+        weight = kwargs.get("weight", args[1] if len(args) > 1 else None)
+        path, _, own = self.origin.get(id(weight), (None, ""))[1].rpartition(".")
+        here = self._stack[-1][0]
+        if own != "weight" or path == here or not path.startswith(f"{here}." if here else ""):
+            return
+        given = self._indices(kwargs.get("input", args[0] if args else None))
+        self.borrowed.append((path, self.node(result).index, given))
 
     # ---- precision -------------------------------------------------------------------------------------------
 

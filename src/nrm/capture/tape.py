@@ -17,7 +17,9 @@ class Node:
     """One tensor of the forward pass, with the op that made it.
 
     ``sample`` is the axis along which samples lie; a tensor without one has ``owner``, the sample of every entry
-    (or belongs to the only sample). ``channel`` is the axis of channels.
+    (or belongs to the only sample). ``channel`` is the axis of channels. ``heads`` says that an axis holds so many
+    attention heads, one after the other. ``roots`` are the tensors that it is an elementwise function of, with its
+    value where they are 0.
     """
 
     index: int
@@ -30,6 +32,8 @@ class Node:
     sample: int | None = None
     channel: int | None = None
     owner: Tensor | None = None
+    heads: tuple[int, int] | None = None
+    roots: dict[int, float] = field(default_factory=dict)
 
     @property
     def shape(self) -> torch.Size:
@@ -47,6 +51,7 @@ class Tape:
     """Nodes in the order in which they were computed, their names, and who reads them.
 
     ``steps`` has the hidden states of every recurrent layer, for every call of it.
+    ``ends`` is each sample's last position that is not padding, where the input is a sequence of tokens.
     """
 
     nodes: list[Node]
@@ -59,6 +64,7 @@ class Tape:
     dtype: torch.dtype
     notes: tuple[str, ...] = ()
     steps: dict[str, list[list[int]]] = field(default_factory=dict)
+    ends: Tensor | None = None
     consumers: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:

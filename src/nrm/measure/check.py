@@ -229,7 +229,9 @@ def _notes(network: Network) -> tuple[str, ...]:
     passed = [
         f"{node.name}: relevance of a softmax goes to the logit of the same class, its normalizer is held constant"
         for node in network.tape.nodes
-        if network.rules.reached[node.index] and getattr(node.op, "kind", "") == "softmax"
+        if network.rules.reached[node.index]
+        and getattr(node.op, "kind", "") == "softmax"
+        and not network.rules.softmax(node.index)
     ]
     return (*network.tape.notes, *passed)
 

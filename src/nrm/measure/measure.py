@@ -51,6 +51,8 @@ def measure(
     ``inputs`` is a tensor, a tuple (positional arguments), a mapping (keyword arguments) or whatever the model takes;
     ``output`` picks what is explained (a key, or a function of the model's output); ``target`` is a class, one per
     sample, a tuple of indices, a set of outputs, ``"logits"`` or ``"softmax"``, or None for each sample's top class.
+    Of a language model None is the top token at the last position that is not padding (as ``attention_mask`` says),
+    and ``(-1, token)`` a token there.
     ``rules`` is a composite's name, a rule, or a mapping; ``bias`` is ``"ignore"`` or ``"input"``; ``zero`` says where
     the mass of columns without a sum goes. ``labels`` names the outputs and inputs wherever they are shown.
     ``memory`` bounds what answers may allocate (bytes, or text like "2 GiB"); ``progress`` shows a bar for long
@@ -112,7 +114,7 @@ class Measure(Asking):
         self._places = Places(self._kept)
         if isinstance(target, Set):
             self._refuse_other_layer(target)
-        self._target: Target = read_target(target, node.value, self._places.frame(node, "output"))
+        self._target: Target = read_target(target, node.value, self._places.frame(node, "output"), self._tape.ends)
         self._kept.start = self._target.start
         self._labels = read_labels(labels, lambda name: self._places.resolve(Layer(name))[1])
 

@@ -60,8 +60,9 @@ class Places:
     def frame(self, node: Node, label: str | None = None) -> Frame:
         """The geometry of a tensor."""
         return Frame(
-            label or node.name, node.shape, node.sample, node.channel, self._tape.batch, node.value.device, node.owner
-        )
+            label or node.name, node.shape, node.sample, node.channel, self._tape.batch, node.value.device, node.owner,
+            node.heads,
+        )  # fmt: skip
 
     def steps(self, layer: Layer) -> list[int]:
         """The nodes of the hidden states of a layer."""
@@ -77,6 +78,8 @@ class Places:
         shape = "x".join(map(str, frame.layer_shape)) or "one number"
         channel = layer.channel_axis if layer.channel_axis is not None else frame.layer_channel
         axis = "" if channel is None else f", channels on axis {channel}"
+        heads = layer.head_count or (frame.heads[1] if frame.heads else None)
+        axis += "" if heads is None else f", {heads} heads"
         kind = site.port or getattr(self._tape.nodes[site.node].op, "kind", "")
         return replace(layer, facts=f"{shape}{axis}, {'edge' if site.consumer is not None else kind}")
 
@@ -193,7 +196,7 @@ class Places:
 
     def _may_drain(self, node: Node, port: str) -> bool:
         if port == "offset":
-            return isinstance(node.op, Pointwise) and node.op.offset != 0
+            return isinstance(node.op, Pointwise) and (node.op.offset != 0 or self._network.rules.softmax(node.index))
         if port == "bias":
             terminal = self._network.rules.is_terminal(node.index)
             return terminal and self._network.blocks.shift(node.index) is not None

@@ -44,12 +44,22 @@ class Target:
         return torch.stack(torch.unravel_index(flat, self.shape), 1)
 
 
-def read_target(target: Any, output: Tensor, frame: Frame) -> Target:
-    """Checks a target against the output and turns it into output relevance that sums to 1 per sample."""
+def read_target(target: Any, output: Tensor, frame: Frame, ends: Tensor | None = None) -> Target:
+    """Checks a target against the output and turns it into output relevance that sums to 1 per sample.
+
+    ``ends`` is each sample's last position that is not padding. If the output has tokens at these positions, the
+    prediction is the top token there, and negative positions count from there.
+    """
     scores = frame.to_samples(output[None])[0]
     batch, shape = scores.shape[0], tuple(scores.shape[1:])
     flat = scores.reshape(batch, -1)
-    prediction = flat.argmax(1)
+    sequence = ends if ends is not None and len(shape) == 2 and int(ends.max()) < shape[0] else None
+    if sequence is None:
+        prediction = flat.argmax(1)
+    else:
+        sequence = sequence.to(flat.device)
+        last = scores[torch.arange(batch, device=flat.device), sequence]
+        prediction = sequence * shape[1] + last.argmax(1)
     index = None
     allowed = torch.ones_like(flat, dtype=torch.bool)
     if isinstance(target, str):
@@ -60,7 +70,7 @@ def read_target(target: Any, output: Tensor, frame: Frame) -> Target:
         weights = flat * allowed
         value = weights.sum(1)
     else:
-        index = prediction if target is None else _index(target, batch, shape, flat.device)
+        index = prediction if target is None else _index(target, batch, shape, flat.device, sequence)
         weights = torch.zeros_like(flat).scatter_(1, index[:, None], 1.0)
         allowed = weights != 0
         value = flat.gather(1, index[:, None])[:, 0]
@@ -96,7 +106,7 @@ def _positive(weights: Tensor) -> Tensor:
     return total
 
 
-def _index(target: Any, batch: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
+def _index(target: Any, batch: int, shape: tuple[int, ...], device: torch.device, ends: Tensor | None = None) -> Tensor:
     """The flat index of the target neuron of every sample."""
     if not shape:
         raise QuestionError(
@@ -114,8 +124,23 @@ def _index(target: Any, batch: int, shape: tuple[int, ...], device: torch.device
     flat = torch.zeros(batch, dtype=torch.long, device=device)
     for axis, (i, n) in enumerate(zip(indices, shape, strict=True)):
         last = axis == len(shape) - 1
-        flat = flat * n + _axis(i, batch, n, device, negative=not last)
+        at = _axis(i, batch, n, device, negative=not last)
+        if axis == 0 and ends is not None and not last:
+            at = _from_the_end(at, torch.as_tensor(i, device=device).expand(batch), n, ends)
+        flat = flat * n + at
     return flat
+
+
+def _from_the_end(at: Tensor, given: Tensor, size: int, ends: Tensor) -> Tensor:
+    """Positions that count from the end of each sample's own sequence, its padding left out."""
+    own = torch.where(given < 0, at - (size - 1 - ends), at)
+    if bool((own < 0).any()):
+        bad = int((own < 0).nonzero()[0, 0])
+        raise QuestionError(
+            "target out of range", got=f"position {int(given[bad])} (sample {bad})",
+            expected=f"a position from {-int(ends[bad]) - 1}: the sequence has {int(ends[bad]) + 1} tokens",
+        )  # fmt: skip
+    return own
 
 
 def _axis(target: Any, batch: int, size: int, device: torch.device, negative: bool) -> Tensor:

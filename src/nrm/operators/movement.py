@@ -117,6 +117,24 @@ class Expand(Movement):
 
 
 @dataclass(frozen=True, eq=False)
+class Masking(Movement):
+    """Every entry stays where it is, or is dropped where ``kept`` (which broadcasts) is not true."""
+
+    inside: torch.Size
+    kept: Tensor
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        return self.inside
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x.masked_fill(~self.kept, 0.0)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return self.apply(y)
+
+
+@dataclass(frozen=True, eq=False)
 class Gather(Movement):
     """Any movement at all: output entry j is input entry ``index[j]`` (flat), or nothing where it is -1."""
 

@@ -1,4 +1,4 @@
-"""Pictures of relevance. Every function needs the extra ``viz`` (matplotlib), imported when it is called.
+"""Pictures of relevance. Drawing needs the extra ``viz`` (matplotlib), imported when it is called.
 
 Relevance is a signed share, so zero has to look like nothing and both signs have to be equally loud: white in the
 middle, red *for* the explained output, blue *against* it, the same lightness at the same distance from zero.
@@ -7,6 +7,7 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`montage`: a grid, one row per image, the image and its heat maps side by side.
 * :func:`flows`: layers as columns, relevance as ribbons between their strongest blocks.
 * :func:`series`: a sequence as lines on the colours of its relevance, and bars of their sums.
+* :func:`text`: the tokens of a text in the colours of their relevance; shown by notebooks without any extra.
 * :func:`diverging`: the colour map of all.
 """
 
@@ -15,5 +16,6 @@ from nrm.plot.flow import flows
 from nrm.plot.grid import montage
 from nrm.plot.heat import heatmap
 from nrm.plot.series import series
+from nrm.plot.words import Text, text
 
-__all__ = ["diverging", "flows", "heatmap", "montage", "series"]
+__all__ = ["Text", "diverging", "flows", "heatmap", "montage", "series", "text"]

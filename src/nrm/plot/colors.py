@@ -28,3 +28,17 @@ def diverging() -> Colormap:
     with extra("viz", "nrm.plot.diverging"):
         from matplotlib.colors import LinearSegmentedColormap
     return LinearSegmentedColormap.from_list("nrm", [*reversed(BELOW), "#ffffff", *ABOVE], N=LEVELS)
+
+
+def color_at(level: float) -> str:
+    """The colour of a relevance between -1 and 1 (beyond: clipped), for pictures without matplotlib.
+
+    >>> color_at(-1.0), color_at(0.0), color_at(1.0), color_at(7.0)
+    ('#0f41cc', '#ffffff', '#a10b1b', '#a10b1b')
+    """
+    stops = ("#ffffff", *(ABOVE if level > 0 else BELOW))
+    place = min(abs(level), 1.0) * (len(stops) - 1)
+    low = min(int(place), len(stops) - 2)
+    one, two = (tuple(int(stop[k : k + 2], 16) for k in (1, 3, 5)) for stop in stops[low : low + 2])
+    mixed = (round(a + (b - a) * (place - low)) for a, b in zip(one, two, strict=True))
+    return "#" + "".join(f"{c:02x}" for c in mixed)

@@ -153,7 +153,7 @@ def note_sign(value: Scalar | None) -> list[str]:
 
 
 def note_rest(rest: Scalar | None) -> list[str]:
-    """What a picture leaves out."""
+    """The share of the mass that is not in a picture, if it would read as more than 0."""
     share = 0.0 if rest is None else read_scalar(rest, "rest")
     return [f"{_minus(f'{100 * share:.1f}')} % of the mass not shown (biases)"] if abs(share) >= NOTED_REST else []
 

@@ -56,6 +56,26 @@ def read_relevance(relevance: Picture) -> Array:
     return values
 
 
+def read_line(relevance: Picture) -> Array:
+    """``(T,)`` from ``(T,)`` or ``(1, T)``.
+
+    >>> read_line(torch.ones(1, 3)).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    values = _read_numbers(relevance, "relevance")
+    shape = values.shape
+    if values.ndim == 2 and len(values) == 1:
+        values = values[0]
+    if values.ndim != 1 or values.size == 0:
+        batch = values.ndim == 2 and values.size > 0
+        raise QuestionError(
+            "relevance is not a line of tokens", got=f"shape {shape}", expected="(T,) or (1, T)",
+            hint="relevance[i] for one sample" if batch else "R(R.input.positions)",
+        )  # fmt: skip
+    _refuse_nonfinite(values, "relevance")
+    return values
+
+
 def read_image(image: Picture) -> Array:
     """``(H, W, 3)`` or ``(H, W, 1)`` in [0, 1] from any usual layout and range.
 

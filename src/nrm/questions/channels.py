@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select
 from nrm.capture.axes import through
-from nrm.operators import Expand, Gather, LinearMap, Permute, Place, Reshape, Slice, has_table
+from nrm.operators import Expand, Gather, LinearMap, Masking, Matmul, Permute, Place, Reshape, Slice, has_table
 from nrm.rules import Network, Pass
 
 
@@ -52,7 +52,10 @@ def keeps_channels(network: Network, node: Node, position: int) -> bool:
     elif isinstance(op, Multiply):
         move = op.moves[position]
     elif isinstance(op, Linear):
-        return op.kind == "pool" and node.channel == source.channel
+        alone = op.kind == "pool" or (
+            isinstance(op.map, Matmul) and op.map.left and node.channel == node.value.ndim - 1
+        )
+        return alone and node.channel == source.channel
     elif isinstance(op, Select):
         return op.reduce is None and node.channel == source.channel and _moves_within(op.map, source, node)
     elif not isinstance(op, Pointwise):
@@ -66,7 +69,7 @@ def _moves_within(move: LinearMap | None, source: Node, node: Node) -> bool:
     assert node.channel is not None
     if isinstance(move, Gather):
         return move.keeps(source.channel, node.channel)
-    known = move is None or isinstance(move, Permute | Reshape | Expand | Slice | Place)
+    known = move is None or isinstance(move, Permute | Reshape | Expand | Slice | Place | Masking)
     return known and through(move, source.channel) == node.channel
 
 

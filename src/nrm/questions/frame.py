@@ -15,7 +15,10 @@ from nrm.questions.values import Fixed, Partition, Set, Span
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """The tensor behind a layer: its shape, the axes of samples and channels, and whose entries are whose."""
+    """The tensor behind a layer: its shape, the axes of samples and channels, and whose entries are whose.
+
+    ``heads`` is the axis along which attention heads lie one after the other, and how many there are.
+    """
 
     label: str
     shape: torch.Size
@@ -24,6 +27,7 @@ class Frame:
     batch: int
     device: torch.device
     owner: Tensor | None = None
+    heads: tuple[int, int] | None = None
 
     @property
     def layer_shape(self) -> tuple[int, ...]:
@@ -143,12 +147,20 @@ class Blocks:
     labels: Tensor | None
     full: tuple[int, ...]
     picked: Tensor | None
+    signed: bool = True
 
     @classmethod
     def of(cls, frame: Frame, partition: Partition) -> Blocks:
         """The partition, checked against the frame."""
         axes, labels = _kept_axes(frame, partition), None
-        if axes is None:
+        if axes is None and partition.kind == "heads":
+            axis, count = _heads(frame, partition)
+            size = frame.layer_shape[axis]
+            line = torch.arange(size, device=frame.device) // (size // count)
+            labels = line.view(1, *(-1 if a == axis else 1 for a in range(len(frame.layer_shape))))
+            labels = labels.expand(1, *frame.layer_shape)
+            full: tuple[int, ...] = (count,)
+        elif axes is None:
             labels = frame._map(partition.detail[0].tensor, "label map", torch.long)[0]
             low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, -1)
             if low < -1 or high < 0:
@@ -157,14 +169,14 @@ class Blocks:
                     else f"the label map of layer {frame.label!r} has labels below -1",
                     got=f"labels from {low} to {high}", expected="labels from 0, and -1 for what is left out",
                 )  # fmt: skip
-            full: tuple[int, ...] = (high + 1,)
+            full = (high + 1,)
         else:
             full = tuple(frame.layer_shape[a] for a in axes)
         picked = None
         for choice in partition.chosen:
             picked = torch.arange(math.prod(full)).view(full) if picked is None else picked
-            picked = pick(picked, choice, _described(frame, partition), signed=labels is None)
-        return cls(frame, str(partition), axes, labels, full, picked)
+            picked = pick(picked, choice, _described(frame, partition), signed=partition.kind != "groups")
+        return cls(frame, str(partition), axes, labels, full, picked, partition.kind != "groups")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -183,7 +195,7 @@ class Blocks:
 
     def number(self, index: Any) -> int:
         """The flat number of one block: an index, or a tuple with one index per axis."""
-        return _number(index, self.shape, f"{self.text} (layer shape {self.frame.layer_shape})", self.labels is None)
+        return _number(index, self.shape, f"{self.text} (layer shape {self.frame.layer_shape})", self.signed)
 
     def read(self, m: Tensor) -> Tensor:
         """The relevance of every block: ``(K, batch, *layer shape)`` to ``(K, batch, *shape)``."""
@@ -305,7 +317,34 @@ def _kept_axes(frame: Frame, partition: Partition) -> tuple[int, ...] | None:
         if len(set(axes)) < len(axes):
             raise QuestionError(f"an axis of layer {label!r} is named twice", got=str(partition))
         return axes
+    if partition.kind == "heads":
+        axis, count = _heads(frame, partition)
+        return (axis,) if frame.layer_shape[axis] == count else None
     return None
+
+
+def _heads(frame: Frame, partition: Partition) -> tuple[int, int]:
+    """The axis of the layer along which heads lie, and how many."""
+    asked, shape, label = partition.layer.head_count, frame.layer_shape, frame.label
+    if asked is None:
+        if frame.heads is None:
+            raise QuestionError(
+                f"the attention heads of layer {label!r} are not known", got=f"shape {shape}",
+                expected="what an output projection receives from attention, such as R['...o_proj'].input",
+                hint=f"R[{label!r}].with_heads(count), if its channels are heads one after the other",
+            )  # fmt: skip
+        axis, count = frame.heads
+        return axis - (frame.sample is not None and frame.sample < axis), count
+    channel = frame.layer_channel
+    if partition.layer.channel_axis is not None:
+        channel = _axis(partition.layer.channel_axis, frame)
+    if channel is None or asked < 1 or shape[channel] % asked:
+        size = "no channels" if channel is None else f"{shape[channel]} channels"
+        raise QuestionError(
+            f"the channels of layer {label!r} cannot be divided into heads", got=f"{asked} heads, {size}",
+            expected="a number that divides the channels",
+        )  # fmt: skip
+    return channel, asked
 
 
 def _axis(axis: int, frame: Frame) -> int:

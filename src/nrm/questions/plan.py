@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nrm.capture import Combine, Linear
-from nrm.operators import Convolution, Dense
+from nrm.operators import Convolution, Dense, Matmul
 from nrm.questions.adjacent import mixing_steps
 from nrm.questions.channels import keeps_channels, mixes_channels
 from nrm.questions.stops import Stop
@@ -244,6 +244,8 @@ def step_flops(network: Network, i: int) -> float:
             return 2.0 * entries * map.weight[0].numel()
         if isinstance(map, Dense):
             return 2.0 * size * map.weight.shape[1]
+        if isinstance(map, Matmul):
+            return 2.0 * size * map.constant.shape[-1 if map.left else -2]
         return 4.0 * max(size, float(map.inside.numel()))
     return size * (2.0 if isinstance(node.op, Combine) else 1.0)
 

@@ -41,6 +41,7 @@ class Layer:
     name: str
     consumer: str | None = None
     channel_axis: int | None = None
+    head_count: int | None = None
     facts: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -57,6 +58,11 @@ class Layer:
     def positions(self) -> Partition:
         """The partition into positions: all axes but the channels', in their own shape."""
         return Partition(self, "positions")
+
+    @property
+    def heads(self) -> Partition:
+        """The partition into attention heads, where an output projection receives them: ``R["...o_proj"].input``."""
+        return Partition(self, "heads")
 
     def axis(self, *axes: int) -> Partition:
         """The partition along one or more axes of the layer (counted without the sample axis)."""
@@ -104,6 +110,10 @@ class Layer:
         """
         return Set(self, ("part", self.positions, _read_indices(index)))
 
+    def head(self, index: Indices) -> Set:
+        """The neurons of an attention head, of several (a list), or of one set per sample (a list of lists)."""
+        return Set(self, ("part", self.heads, _read_indices(index)))
+
     def group(self, labels: Any, index: Indices) -> Set:
         """The neurons with a label, with one of several labels, or with one set of labels per sample."""
         return Set(self, ("part", self.groups(labels), _read_indices(index)))
@@ -138,6 +148,10 @@ class Layer:
         """The same layer with another axis (counted without the sample axis) as its channels."""
         return replace(self, channel_axis=_integer(axis, "an axis"), facts="")
 
+    def with_heads(self, count: int) -> Layer:
+        """The same layer with its channels divided into so many attention heads, one after the other."""
+        return replace(self, head_count=_integer(count, "a number of heads"), facts="")
+
     @property
     def place(self) -> tuple[str, str | None]:
         """The tensor or edge that is meant, whatever its channels."""
@@ -146,7 +160,7 @@ class Layer:
     def __str__(self) -> str:
         name = self.name if self.consumer in (None, SKIP) else f"{self.name} -> {self.consumer}"
         name = f"{name}.skip" if self.consumer == SKIP else name
-        return name if self.channel_axis is None else f"{name}.with_channels({self.channel_axis})"
+        return name + self._changes()
 
     def __repr__(self) -> str:
         if self.name in ("input", "output") and self.consumer is None:
@@ -155,7 +169,11 @@ class Layer:
             name = f"nrm.layer({self.name!r})" + ("" if self.consumer is None else ".skip")
         else:
             name = f"nrm.layer({self.name!r}, {self.consumer!r})"
-        return name if self.channel_axis is None else f"{name}.with_channels({self.channel_axis})"
+        return name + self._changes()
+
+    def _changes(self) -> str:
+        channels = "" if self.channel_axis is None else f".with_channels({self.channel_axis})"
+        return channels + ("" if self.head_count is None else f".with_heads({self.head_count})")
 
     def _repr_html_(self) -> str:
         facts = f" <small>{html.escape(self.facts)}</small>" if self.facts else ""
@@ -475,7 +493,7 @@ def _show(text: Callable[[Layer], str], layer: Layer, e: tuple[Any, ...], inner:
 
 
 def _show_block(text: Callable[[Layer], str], partition: Partition, index: Any) -> str:
-    if partition.kind in ("channels", "positions") and not partition.chosen:
+    if partition.kind in ("channels", "positions", "heads") and not partition.chosen:
         return f"{text(partition.layer)}.{partition.kind[:-1]}({_show_item(index)})"
     at = ", ".join(map(str, index[1:])) if isinstance(index, tuple) and index[0] == "at" else _show_item(index)
     return f"{_show_partition(text(partition.layer), partition)}[{at}]"

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from nrm.capture import Combine, Linear, Multiply, Pointwise, Tape, Unknown
+from nrm.capture import Combine, Linear, Multiply, Node, Op, Pointwise, Softmax, Tape, Unknown
 from nrm.errors import CaptureError, RuleError
 from nrm.rules.composites import Composite, choices, reads_input
 from nrm.rules.density import START, effective
-from nrm.rules.rules import LRP0, NEGATIVE, AlphaBeta, Key, Pass, Product, Rule, Sum
+from nrm.rules.rules import LRP0, NEGATIVE, AlphaBeta, Key, Pass, Product, Rule, SoftmaxRule, Sum
 
 GATES = ("sigmoid", "softmax", "exp", "hardsigmoid", "log_softmax", "softmin")
+
+
+def is_product(op: Op) -> bool:
+    """Whether a step joins the two halves of a product of matrices."""
+    return isinstance(op, Combine) and op.kind == "matmul"
 
 
 class Assignment:
@@ -27,6 +32,7 @@ class Assignment:
         self._bias = bias
         self._choices = choices(composite, tape)
         self._first = reads_input(tape) if composite.first is not None else set()
+        self._shares: dict[int, list[float]] = {}
         self._pools: dict[int, Rule | None] = {}
         self._key_sets: dict[tuple[int, Rule | None], set[Key]] = {}
         self.open = self._find_open()
@@ -86,40 +92,63 @@ class Assignment:
     def coefficient(self, i: int, position: int) -> float:
         """alpha: the share of an input in a step where several variables meet."""
         op, choice = self.tape.nodes[i].op, self._choices.get(i)
-        if isinstance(op, Multiply):
-            product = choice if isinstance(choice, Product) else self.composite.product
-            return self._product_shares(i, product)[position]
+        if isinstance(op, Multiply) or is_product(op):
+            if i not in self._shares:
+                product = choice if isinstance(choice, Product) else self.composite.product
+                self._shares[i] = self._product_shares(i, product)
+            return self._shares[i][position]
         if isinstance(op, Combine) and isinstance(choice, Sum):
             return self._sum_shares(i, choice)[position]
         return 1.0
 
     def _product_shares(self, i: int, product: Product) -> list[float]:
+        """The shares of the factors: they sum to 1, or to n for the n halves of a product of matrices."""
         node = self.tape.nodes[i]
-        op = node.op
-        assert isinstance(op, Multiply)
-        if op.quotient:
-            return [1.0] + [0.0] * (len(node.inputs) - 1)
-        gates = [self._gate_distance(j) for j in node.inputs]
+        op, factors, whole = node.op, list(node.inputs), 1.0
+        if is_product(op):
+            factors, whole = [self.tape.nodes[j].inputs[0] for j in factors], float(len(factors))
+        elif isinstance(op, Multiply) and op.quotient:
+            return [1.0] + [0.0] * (len(factors) - 1)
+        divides = [self._distance(j, ("reciprocal",)) < math.inf for j in factors]
+        if any(divides) and not all(divides):
+            return [0.0 if d else whole / divides.count(False) for d in divides]
+        weights = self._weights(node, factors, product)
+        if not sum(weights):
+            raise RuleError("the coefficients of a product sum to 0", where=node.name, got=repr(product))
+        return [whole * w / sum(weights) for w in weights]
+
+    def _weights(self, node: Node, factors: list[int], product: Product) -> Sequence[float]:
+        if product.shares is not None:
+            if len(product.shares) != len(factors):
+                raise RuleError(
+                    "the shares do not fit the factors of a product", where=node.name, got=repr(product),
+                    expected=f"{len(factors)} numbers",
+                )  # fmt: skip
+            return product.shares
+        gates = [self._distance(j, GATES) for j in factors]
         nearest = min(gates)
         is_gate = [nearest < math.inf and d == nearest for d in gates]
         if all(is_gate) or not any(is_gate):
-            return [1.0 / len(gates)] * len(gates)
-        weights = [product.gate if g else product.signal for g in is_gate]
-        total = sum(weights)
-        if not total:
-            raise RuleError("the coefficients of a product sum to 0", where=node.name, got=repr(product))
-        return [w / total for w in weights]
+            return [1.0] * len(gates)
+        return [product.gate if g else product.signal for g in is_gate]
 
-    def _gate_distance(self, i: int) -> float:
-        """How many elementwise steps and movements lie between a factor and a squashing function."""
+    def _distance(self, i: int, functions: Sequence[str]) -> float:
+        """How many elementwise steps and movements lie between a factor and one of these functions."""
         for distance in range(8):
             node = self.tape.nodes[i]
-            if node.function in GATES:
+            if node.function in functions or getattr(node.op, "kind", "") in functions:
                 return distance
             if not isinstance(node.op, Pointwise | Combine) or len(node.inputs) != 1:
                 return math.inf
             i = node.inputs[0]
         return math.inf
+
+    def softmax(self, i: int) -> bool:
+        """Whether relevance passes a softmax by its own rule; else it is one-to-one."""
+        if not isinstance(self.tape.nodes[i].op, Softmax):
+            return False
+        choice = self._choices.get(i)
+        return isinstance(choice, SoftmaxRule) or (choice is None and self.composite.softmax is not None)
 
     def _sum_shares(self, i: int, choice: Sum) -> list[float]:
         node = self.tape.nodes[i]
@@ -201,11 +230,14 @@ class Assignment:
         return self._key_sets[i, override]
 
     def is_linear(self, i: int, rule: Rule) -> bool:
-        """Whether every block is LRP-0 with coefficient 1, so that the column sum is the value without its biases."""
+        """Whether every block is LRP-0 with coefficient 1, so that the column sum is the value without its biases.
+
+        The halves of a product are equal, so that their coefficients make no difference to the sum.
+        """
         node = self.tape.nodes[i]
         if isinstance(node.op, Linear):
             return isinstance(self.leaf_rule(i), LRP0)
         rule = self.plain_rule(i, rule)
-        if any(self.coefficient(i, p) != 1 for p in range(len(node.inputs))):
+        if not is_product(node.op) and any(self.coefficient(i, p) != 1 for p in range(len(node.inputs))):
             return False
         return all(self.is_linear(j, rule) if self.open[j] else isinstance(rule, LRP0) for j in node.inputs)

@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import nn
 
-from nrm.capture import Combine, Linear, Multiply, Node, Source, Tape
+from nrm.capture import Combine, Linear, Multiply, Node, Softmax, Source, Tape
 from nrm.errors import RuleError
 from nrm.operators import Centering
-from nrm.rules.rules import LRP0, AlphaBeta, Epsilon, Flat, Gamma, Product, Rule, Sum, ZBox, ZPlus
+from nrm.rules.rules import LRP0, AlphaBeta, Epsilon, Flat, Gamma, Product, Rule, SoftmaxRule, Sum, ZBox, ZPlus
 
-Choice = Rule | Product | Sum
+Choice = Rule | Product | Sum | SoftmaxRule
 Matcher = str | type
 
 
@@ -28,9 +28,11 @@ class Composite:
     linear: Rule = field(default_factory=LRP0)
     pool: Rule = field(default_factory=LRP0)
     norm: Rule = field(default_factory=LRP0)
+    matmul: Rule = field(default_factory=LRP0)
     add: Rule = field(default_factory=LRP0)
     first: Rule | None = None
     product: Product = field(default_factory=Product)
+    softmax: SoftmaxRule | None = None
     bias: str = "input"
     changes: tuple[tuple[Matcher, Choice], ...] = ()
 
@@ -48,6 +50,8 @@ def _composites(low: Any = None, high: Any = None) -> dict[str, Composite]:
     eps, plus, ab = Epsilon(), ZPlus(), AlphaBeta(2.0, 1.0)
     return {
         "lrp-0": Composite("lrp-0"),
+        "transformer": Composite("transformer"),
+        "attn-lrp": Composite("attn-lrp", product=Product(gate=1.0, signal=1.0), softmax=SoftmaxRule()),
         "epsilon-plus": Composite("epsilon-plus", conv=plus, linear=eps, add=plus, bias="ignore"),
         "epsilon-plus-flat": Composite(
             "epsilon-plus-flat", conv=plus, linear=eps, add=plus, first=Flat(), bias="ignore"
@@ -106,7 +110,7 @@ def _from_mapping(rules: Mapping[Any, Any], tape: Tape) -> Composite:
             if key != "*":
                 raise RuleError(f"{key!r}: a whole composite can only stand for '*'", got=repr(value))
             base = resolve(value, tape)
-        elif isinstance(value, Rule | Product | Sum):
+        elif isinstance(value, Rule | Product | Sum | SoftmaxRule):
             if not isinstance(key, str) and not (isinstance(key, type) and issubclass(key, nn.Module)):
                 raise RuleError("not a layer pattern", got=repr(key), expected="a name pattern or a module type")
             changes[key] = value
@@ -127,12 +131,14 @@ def _check_used(changes: Mapping[Matcher, Choice], tape: Tape) -> None:
             raise RuleError(
                 f"{choice!r} cannot apply to {key if isinstance(key, str) else key.__name__!r}",
                 got=f"{found[0].name}: {found[0].function}",
-                expected="a rule for linear steps and sums, nrm.Product for products, nrm.Sum for sums",
+                expected="a rule for linear steps and sums, nrm.Product for products, nrm.Sum for sums, "
+                "nrm.SoftmaxRule for a softmax",
             )
         if not found:
             raise RuleError(
                 f"no layer matches {key if isinstance(key, str) else key.__name__!r}",
-                expected="a pattern such as 'features.*', '*/add', a module type, or a kind: conv, linear, pool, norm",
+                expected="a pattern such as 'features.*', '*/add', a module type, or a kind: conv, linear, pool, norm, "
+                "matmul, softmax",
                 hint="R.layers of a measure with rules='auto' lists the names",
             )
 
@@ -141,17 +147,21 @@ def _applies(choice: Choice, node: Node) -> bool:
     """Whether a choice means anything for a step of this kind."""
     op = node.op
     if isinstance(choice, Product):
-        return isinstance(op, Multiply)
+        return isinstance(op, Multiply) or (isinstance(op, Combine) and op.kind == "matmul")
+    if isinstance(choice, SoftmaxRule):
+        return isinstance(op, Softmax)
     joins = isinstance(op, Combine) and op.joins
     return joins if isinstance(choice, Sum) else joins or isinstance(op, Linear)
 
 
 def suggest(tape: Tape) -> Composite:
     """Usable numbers without options: z+ where every convolution reads non-negative values, as behind ReLUs, and LRP-0
-    with biases as inputs otherwise.
+    with biases as inputs otherwise. With attention that is the composite of transformers.
 
     z+ loses mass in columns without a positive part, which signed inputs and mean-subtracting norms make common.
     """
+    if any(node.heads is not None for node in tape.nodes):
+        return composite("transformer")
     linear = [node for node in tape.nodes if isinstance(node.op, Linear)]
     centred = any(isinstance(node.op.map, Centering) for node in linear)  # type: ignore[union-attr]
     first = reads_input(tape)
@@ -174,6 +184,13 @@ def _all_names(tape: Tape) -> list[list[str]]:
     for name, calls in tape.names.items():
         for index in calls:
             names[index].append(name)
+    leaves = set(tape.modules) - {path.rpartition(".")[0] for path in tape.modules}
+    for node in tape.nodes:
+        if isinstance(node.op, Linear) and node.module in leaves:
+            names[node.index].append(node.module)  # its module's last op may be data movement
+        if isinstance(node.op, Combine) and node.op.kind == "matmul":
+            for half in node.inputs:
+                names[half].append(node.name)
     return names
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Source, Tape
+from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, Softmax, Source, Tape
 from nrm.errors import MassError
 from nrm.operators import Place, Slice, place_all
 from nrm.rules.assignment import Assignment
@@ -40,6 +40,7 @@ from nrm.rules.density import (
     total_of,
 )
 from nrm.rules.rules import CONSTANT, AlphaBeta, Flat
+from nrm.rules.softmax import SoftmaxColumns
 
 
 class Network:
@@ -95,7 +96,7 @@ class Network:
         """Whether a step is known to have no negative entries."""
         op = self.tape.nodes[i].op
         if isinstance(op, Pointwise):
-            return op.offset == 0
+            return op.offset == 0 and not self.rules.softmax(i)
         if any(self.rules.coefficient(i, p) < 0 for p in range(len(self.tape.nodes[i].inputs))):
             return False
         if not self.rules.is_terminal(i):
@@ -132,7 +133,9 @@ class Network:
             parts += [place_all(placed)] if placed else []
         elif isinstance(op, Pointwise):
             v = below.at(node.inputs[0], i)
-            if v is not None:
+            if v is not None and self.rules.softmax(i):
+                parts.append(self._softmax(i).push(v))
+            elif v is not None:
                 parts.append(v if op.offset == 0 else v * self.kept_share(i))
         elif isinstance(op, Select):
             v = below.at(node.inputs[0], i)
@@ -248,7 +251,10 @@ class Network:
                 else:
                     yield Delivery(j, Arrivals(message if term.move is None else term.move.transpose(message)))
         elif isinstance(op, Pointwise):
-            if op.offset != 0:
+            if self.rules.softmax(i):
+                drains["offset"] = self._narrowed(i, message * self.offset_share(i))
+                message = self._softmax(i).pull(message)
+            elif op.offset != 0:
                 drains["offset"] = self._narrowed(i, message * self.offset_share(i))
                 dead = self.sink(i)
                 if dead is not None:
@@ -310,9 +316,17 @@ class Network:
         """What an elementwise step gives to its offset, the value that no input explains."""
         node = self.tape.nodes[i]
         assert isinstance(node.op, Pointwise)
+        if self.rules.softmax(i):
+            return self._softmax(i).remainder
         dead = node.value == 0
         share = (node.op.offset / node.value.masked_fill(dead, 1.0)).masked_fill(dead, 0.0)
         return share.abs() if self.blocks.is_absolute else share
+
+    def _softmax(self, i: int) -> SoftmaxColumns:
+        node = self.tape.nodes[i]
+        assert isinstance(node.op, Softmax)
+        logits = self.tape.nodes[node.inputs[0]].value
+        return SoftmaxColumns.of(logits, node.value, node.op.dim, self.blocks.is_absolute)
 
     def kept_share(self, i: int) -> Tensor:
         """What an elementwise step with an offset passes on; where it is 0, all or nothing, as the zero policy says."""
@@ -328,14 +342,27 @@ class Network:
         node = self.tape.nodes[i]
         if port == "sink":
             return tuple(node.shape)
-        kept = tuple(node.shape[a] for a in self._bias_axes(node))
-        return kept if node.owner is None else (self.tape.batch, *kept)
+        lead = (self.tape.batch,) if self._has_owner(node) else ()
+        return lead + tuple(node.shape[a] for a in self._bias_axes(node))
 
     def drain_index(self, i: int, port: str) -> Tensor:
         """For every neuron of a node, the flat index of the neuron of its drain that it gives to; broadcastable."""
         shape = self.drain_shape(i, port)
         own = torch.arange(math.prod(shape), device=self.tape.nodes[i].value.device).view(1, *shape)
         return own[0] if port == "sink" else self._widened(i, own)[0]
+
+    @staticmethod
+    def _has_owner(node: Node) -> bool:
+        return node.sample is None and node.owner is not None
+
+    def _owned(self, node: Node) -> Tensor:
+        """The place of every entry among samples and channels, for a tensor without an axis of samples."""
+        assert node.owner is not None
+        if node.channel is None:
+            return node.owner.flatten()
+        channels = torch.arange(node.shape[node.channel], device=node.value.device)
+        wide = channels.view(-1, *(1,) * (node.value.ndim - node.channel - 1))
+        return (node.owner * len(channels) + wide).flatten()
 
     @staticmethod
     def _bias_axes(node: Node) -> list[int]:
@@ -345,20 +372,19 @@ class Network:
         node = self.tape.nodes[i]
         kept = self._bias_axes(node)
         m = m.expand(m.shape[0], *node.shape)
-        if node.owner is not None:  # where samples have no axis, every entry goes to its own sample
-            mine = node.owner == torch.arange(self.tape.batch, device=m.device).view(-1, *(1,) * node.value.ndim)
-            m, kept = m[:, None] * mine, [0, *(a + 1 for a in kept)]
-        rest = [a for a in range(m.ndim - 1) if a not in kept]
-        m = m.permute(0, *(a + 1 for a in (*kept, *rest)))
-        return m.flatten(len(kept) + 1).sum(-1) if rest else m
+        if self._has_owner(node):
+            shape = self.drain_shape(i, "bias")
+            at = self._owned(node).expand(m.shape[0], -1)
+            flat = m.new_zeros(m.shape[0], math.prod(shape)).scatter_add(1, at, m.flatten(1))
+            return flat.view(m.shape[0], *shape)
+        m = m.permute(0, *(a + 1 for a in kept), *(a + 1 for a in range(node.value.ndim) if a not in kept))
+        return m.flatten(len(kept) + 1).sum(-1) if node.value.ndim > len(kept) else m
 
     def _widened(self, i: int, v: Tensor) -> Tensor:
         node = self.tape.nodes[i]
         kept = self._bias_axes(node)
-        if node.owner is not None:
-            shape = (n if a in kept else 1 for a, n in enumerate(node.shape))
-            wide = v.reshape(v.shape[0], self.tape.batch, *shape).expand(-1, -1, *node.shape)
-            return wide.gather(1, node.owner[None, None].expand(v.shape[0], 1, *node.shape))[:, 0]
+        if self._has_owner(node):
+            return v.flatten(1).index_select(1, self._owned(node)).view(v.shape[0], *node.shape)
         order = sorted(range(len(kept)), key=kept.__getitem__)
         v = v.permute(0, *(a + 1 for a in order))
         return v.reshape(v.shape[0], *(n if a in kept else 1 for a, n in enumerate(node.shape)))

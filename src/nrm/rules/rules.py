@@ -251,11 +251,25 @@ class Product:
     """How relevance is shared by the factors of a product: the coefficients of its ``gate`` and its ``signal``.
 
     The factor nearest to a sigmoid, softmax or exponential is the gate. LRP-all, the default, gives nothing to it;
-    where no factor is nearer, both count as signals and share equally.
+    where no factor is nearer, both count as signals and share equally. ``shares`` gives every factor its own number,
+    in their order, whatever they are: ``Product(shares=(0, 1))``. A divisor never gets anything.
+
+    It also tells how a product of two matrices is shared. Attention weights are the gate of the values, so that they
+    are held constant by default; ``Product(gate=1, signal=1)`` gives one half to each.
     """
 
     gate: float = 0.0
     signal: float = 1.0
+    shares: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class SoftmaxRule:
+    """``T_ij = x_i s_j (delta_ij - s_i)``: what logit i contributes to entry j of a softmax s.
+
+    x are the logits minus their maximum, 0 where an entry is masked. The remainder ``s_j - sum_i T_ij`` goes to a
+    neuron of its own, the step's offset, so that columns sum to ``s_j``.
+    """
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ A builder gets the call and the arguments as the user gave them and returns the 
 its op and its inputs. Functions that are made of others (a gated linear unit, a power pooling) are run as those.
 """
 
-from nrm.capture.vocabulary import arithmetic, linear, movement, norms, pooling, recurrent, sequences
+from nrm.capture.vocabulary import arithmetic, attention, linear, movement, norms, pooling, recurrent, sequences
 from nrm.capture.vocabulary.composed import COMPOSED
 from nrm.capture.vocabulary.reading import VOCABULARY, Steps
 
@@ -13,6 +13,7 @@ __all__ = [
     "VOCABULARY",
     "Steps",
     "arithmetic",
+    "attention",
     "linear",
     "movement",
     "norms",

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nrm.capture.ops import Combine, Multiply, Pointwise, Term
+from nrm.capture.elementwise import common_root
+from nrm.capture.ops import Combine, Multiply, Pointwise, Softmax, Term, Unknown
 from nrm.capture.recorder import Call
+from nrm.capture.vocabulary.pooling import choice
 from nrm.capture.vocabulary.reading import Steps, reads, wide
 from nrm.errors import CaptureError
 from nrm.operators import Expand
@@ -25,11 +27,17 @@ from nrm.operators import Expand
 def _pointwise(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     if any(c.tracked(a) for a in (*args, *kwargs.values())):
         return None
-    zero = torch.zeros((1,) * input.ndim, dtype=input.dtype, device=input.device)
-    offset = c.func(zero, *args, **kwargs)
+    func = c.func
+
+    def function(v: Tensor) -> Tensor:
+        result: Tensor = func(v, *args, **kwargs)
+        return result
+
+    offset = function(torch.zeros((1,) * input.ndim, dtype=input.dtype, device=input.device))
     if offset.numel() != 1 or not math.isfinite(float(offset)):
         return None
-    return c.one(Pointwise(float(offset)), input)
+    simple = not any(isinstance(a, Tensor) for a in (*args, *kwargs.values()))
+    return c.one(Pointwise(float(offset), function=function if simple else None), input)
 
 
 @reads("pow")
@@ -38,9 +46,19 @@ def _pow(c: Call, input: Any, exponent: Any) -> Steps:
         return None if c.tracked(input) or isinstance(input, Tensor) else c.one(Pointwise(1.0), exponent)
     if isinstance(exponent, Tensor) and exponent.numel() == 1:
         exponent = float(exponent)
-    if not isinstance(exponent, int | float) or exponent <= 0:
+    if not isinstance(exponent, int | float) or exponent == 0:
         return None
-    return c.one(Pointwise(0.0), input)
+    return c.one(Pointwise(0.0, function=lambda v: v**exponent) if exponent > 0 else _reciprocal(c), input)
+
+
+def _reciprocal(c: Call) -> Unknown:
+    """Something that is infinite at 0: no part of it is anybody's, but it may divide."""
+    return Unknown(c.name, c.recorder.place(), kind="reciprocal")
+
+
+@reads("rsqrt", "reciprocal")
+def _divisor(c: Call, input: Tensor) -> Steps:
+    return c.one(_reciprocal(c), input)
 
 
 @reads("prelu")
@@ -49,8 +67,10 @@ def _prelu(c: Call, input: Tensor, weight: Tensor) -> Steps:
 
 
 @reads("softmax", "log_softmax", "softmin")
-def _softmax(c: Call, input: Tensor, *_: Any, **__: Any) -> Steps:
-    return c.one(Pointwise(0.0, kind="softmax"), input)
+def _softmax(c: Call, input: Tensor, dim: int | None = None, *_: Any, **__: Any) -> Steps:
+    if c.name != "softmax" or dim is None:
+        return c.one(Pointwise(0.0, kind="softmax"), input)
+    return c.one(Softmax(dim=dim % max(input.ndim, 1)), input)
 
 
 @reads("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout")
@@ -65,6 +85,8 @@ def _dropout(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
 
 @reads("add", "sub", "rsub")
 def _add(c: Call, input: Any, other: Any, *, alpha: float = 1) -> Steps:
+    if c.name == "add" and _forbids(c, input, other):
+        return _forbid(c, *((input, other) if c.tracked(input) else (other, input)))
     signs = {"add": (1.0, float(alpha)), "sub": (1.0, -float(alpha)), "rsub": (-float(alpha), 1.0)}[c.name]
     shape = c.result.shape
     terms: list[Term] = []
@@ -80,6 +102,30 @@ def _add(c: Call, input: Any, other: Any, *, alpha: float = 1) -> Steps:
         terms.append(Term(move, sign))
         inputs.append(c.index(tensor))
     return [(c.result, Combine(tuple(terms), shift, joins=True, kind="add"), inputs)]
+
+
+FORBIDDEN = -1e30
+"""Adding less than this means that an entry is not to be looked at, whatever it was."""
+
+
+def _forbids(c: Call, input: Any, other: Any) -> bool:
+    mask = other if c.tracked(input) else input
+    if c.tracked(mask) or not isinstance(mask, Tensor) or not mask.is_floating_point() or not mask.numel():
+        return False
+    return bool(mask.amin() < FORBIDDEN)
+
+
+def _forbid(c: Call, x: Tensor, mask: Tensor) -> Steps:
+    """An attention mask: forbidden entries are constants, to the others it adds what it has."""
+    allowed = mask >= FORBIDDEN
+    added = mask.masked_fill(~allowed, 0.0).to(c.result)
+    if not bool(added.any()) and x.shape == c.result.shape:
+        return choice(c, allowed, x, c.result)
+    steps = _add(Call(c.recorder, c.func, "add", (x, added), {}, x + added), x, added)
+    assert steps is not None
+    ((value, op, inputs),) = steps
+    c.recorder.follow(value, c.recorder.add(op, inputs, value, "add.finite"))
+    return choice(c, allowed, value, c.result)
 
 
 def _is_bias(c: Call, value: Any) -> bool:
@@ -113,10 +159,13 @@ def _mul(c: Call, input: Any, other: Any, *, rounding_mode: Any = None) -> Steps
     shape = c.result.shape
     quotient = c.name == "div"
     if c.tracked(input) and c.tracked(other):
+        root = None if quotient else common_root(*(c.recorder.node(t) for t in (input, other)))
+        if root is not None:
+            return [(c.result, Pointwise(root[1]), [root[0]])]
         moves = tuple(None if t.shape == shape else Expand(t.shape, shape) for t in (input, other))
         return c.one(Multiply(moves, quotient), input, other)
     if c.tracked(other) and quotient:
-        return None
+        return c.one(_reciprocal(c), other)
     x, factor = (input, other) if c.tracked(input) else (other, input)
     move = None if x.shape == shape else Expand(x.shape, shape)
     scale = factor.detach() if isinstance(factor, Tensor) else float(factor)

@@ -41,6 +41,13 @@ def _addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 
     return input + (quotient if value == 1 else quotient * value)
 
 
+@composes("baddbmm")
+def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    product = torch.bmm(batch1, batch2)
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else product + (input if beta == 1 else input * beta)
+
+
 @composes("lerp")
 def _lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     return input * (1 - weight) + end * weight

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nrm.capture.ops import Linear
+from nrm.capture.ops import Combine, Linear, Term
 from nrm.capture.recorder import Call
 from nrm.capture.vocabulary.reading import Steps, linear_function, many, reads
-from nrm.operators import Composed, Convolution, Dense, Matmul, Place
+from nrm.operators import Composed, Convolution, Dense, Function, LinearMap, Matmul, Place, Reshape
 
 
 @reads("conv1d", "conv2d", "conv3d")
@@ -67,7 +68,21 @@ def _channel_bias(bias: Tensor | None, space: int) -> Tensor | None:
 def _linear(c: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Steps:
     if c.tracked(weight) or c.tracked(bias) or weight.ndim != 2:
         return None
-    return c.one(Linear(Dense(input.shape, weight.detach()), "linear", None if bias is None else bias.detach()), input)
+    return _dense(c, input, weight.detach(), None if bias is None else bias.detach())
+
+
+def _dense(c: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Steps:
+    """A dense layer. It works on the last axis only, so that a batch folded with positions is unfolded for it."""
+    node, nodes = c.recorder.node(input), c.recorder.nodes
+    if node.owner is not None and isinstance(node.op, Combine) and len(node.inputs) == 1:
+        move, above = node.op.terms[0].move, nodes[node.inputs[0]]
+        folds = isinstance(move, Reshape) and move.inside[-1] == move.outside[-1] and node.op.terms[0].scale == 1.0
+        if folds and above.sample is not None:
+            shape = torch.Size((*above.shape[:-1], weight.shape[0]))
+            op = Linear(Dense(above.shape, weight), "linear", bias)
+            unfolded = c.recorder.add(op, [above.index], c.result.reshape(shape), c.name)
+            return [(c.result, Combine((Term(Reshape(shape, c.result.shape)),)), [unfolded])]
+    return c.one(Linear(Dense(input.shape, weight), "linear", bias), input)
 
 
 @reads("matmul", "mm", "bmm", "mv", "rmatmul", "dot", "inner")
@@ -75,13 +90,17 @@ def _matmul(c: Call, input: Tensor, other: Tensor, **_: Any) -> Steps:
     if c.name == "rmatmul":
         input, other = other, input
     if c.tracked(input) and c.tracked(other):
-        return None
+        return _both(c, input, other)
     if c.name == "inner" and other.ndim > 1 and input.ndim > 1:
         other, input = (other.mT, input) if c.tracked(input) and other.ndim == 2 else (other, input)
         if not c.tracked(input) or other.ndim != 2:
             return None
     if c.tracked(input) and other.ndim >= 2 and input.ndim >= 2:
-        return c.one(Linear(Matmul(input.shape, other), "linear"), input)
+        return (
+            _dense(c, input, other.mT)
+            if other.ndim == 2
+            else c.one(Linear(Matmul(input.shape, other), "linear"), input)
+        )
     if c.tracked(other) and input.ndim >= 2 and other.ndim >= 2:
         return c.one(Linear(Matmul(other.shape, input, left=True), "linear"), other)
     if c.tracked(input):
@@ -89,22 +108,49 @@ def _matmul(c: Call, input: Tensor, other: Tensor, **_: Any) -> Steps:
     return linear_function(c, other, lambda v: torch.matmul(input, v), "linear")
 
 
-@reads("addmm", "baddbmm")
+def _both(c: Call, input: Tensor, other: Tensor) -> Steps:
+    """A product of two tensors that both carry relevance."""
+    if input.ndim < 2 or other.ndim < 2 or c.name == "inner":
+        return product(c, (input, lambda v: torch.matmul(v, other)), (other, lambda v: torch.matmul(input, v)))
+    halves = [(input, Matmul(input.shape, other.detach())), (other, Matmul(other.shape, input.detach(), left=True))]
+    return _halves(c, halves)
+
+
+def product(c: Call, *factors: tuple[Tensor, Callable[[Tensor], Tensor]]) -> Steps:
+    """The same, where each half is known as a function of its factor only."""
+    return _halves(c, [(x, Function(x.shape, c.result.shape, f, False, False, c.name)) for x, f in factors])
+
+
+def _halves(c: Call, halves: Sequence[tuple[Tensor, LinearMap]]) -> Steps:
+    inputs = []
+    for side, (x, map) in zip(("left", "right"), halves, strict=True):
+        inputs.append(c.recorder.add(Linear(map, "matmul"), [c.index(x)], c.result, f"{c.name}.{side}"))
+    return [(c.result, Combine((Term(None, 0.5), Term(None, 0.5)), joins=True, kind="matmul"), inputs)]
+
+
+@reads("addmm")
 def _addmm(c: Call, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Steps:
     if c.tracked(input) or c.tracked(mat2) or not c.tracked(mat1):
         return None
-    return c.one(Linear(Matmul(mat1.shape, mat2 * alpha), "linear", (input * beta).detach()), mat1)
+    return _dense(c, mat1, (mat2 * alpha).detach().mT, (input * beta).detach())
 
 
 @reads("einsum", "tensordot")
 def _einsum(c: Call, *args: Any, **kwargs: Any) -> Steps:
     tracked = [i for i, a in enumerate(args) if c.tracked(a)]
-    if len(tracked) != 1 or len(c.tensors) != 1:
+    if len(tracked) not in (1, 2) or len(c.tensors) != len(tracked):
         return None
-    func, (before, after) = c.func, (args[: tracked[0]], args[tracked[0] + 1 :])
+    functions = [_in_place_of(c.func, i, args, kwargs) for i in tracked]
+    if len(tracked) == 2:
+        return product(c, *((args[i], f) for i, f in zip(tracked, functions, strict=True)))
+    return linear_function(c, args[tracked[0]], functions[0], "linear")
+
+
+def _in_place_of(func: Any, i: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Tensor], Tensor]:
+    """A call as a function of its argument i."""
 
     def function(v: Tensor) -> Tensor:
-        result: Tensor = func(*before, v, *after, **kwargs)
+        result: Tensor = func(*args[:i], v, *args[i + 1 :], **kwargs)
         return result
 
-    return linear_function(c, args[tracked[0]], function, "linear")
+    return function

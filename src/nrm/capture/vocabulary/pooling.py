@@ -12,7 +12,7 @@ from torch import Tensor
 from nrm.capture.ops import Combine, Linear, Select, Term
 from nrm.capture.recorder import Call
 from nrm.capture.vocabulary.reading import Steps, axes, count, linear_function, reads, wide
-from nrm.operators import Gather, Reduce
+from nrm.operators import Gather, Masking, Reduce
 
 
 @reads(
@@ -141,12 +141,15 @@ def _masked_fill(c: Call, input: Tensor, mask: Tensor, value: Any) -> Steps:
 def choice(c: Call, condition: Tensor, first: Any, second: Any) -> Steps:
     """Every entry comes from the first or the second tensor: data movement, decided by the condition."""
     shape = c.result.shape
-    condition = condition.bool().expand(shape)
+    condition = condition.bool()
     terms, inputs = [], []
     for value, chosen in ((first, condition), (second, ~condition)):
         tensor = value if c.tracked(value) else wide(c, value, shape)
-        places = torch.arange(tensor.numel(), device=condition.device).view(tensor.shape).expand(shape)
-        index = torch.where(chosen, places, torch.full_like(places, -1))
-        terms.append(Term(Gather(tensor.shape, shape, index.flatten())))
+        if tensor.shape == shape:
+            terms.append(Term(Masking(shape, chosen)))
+        else:
+            places = torch.arange(tensor.numel(), device=condition.device).view(tensor.shape).expand(shape)
+            index = torch.where(chosen.expand(shape), places, torch.full_like(places, -1))
+            terms.append(Term(Gather(tensor.shape, shape, index.flatten())))
         inputs.append(c.index(tensor))
     return [(c.result, Combine(tuple(terms)), inputs)]

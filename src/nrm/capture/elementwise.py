@@ -1,0 +1,57 @@
+"""Elementwise functions that a model writes out: which tensors a tensor is an elementwise function of.
+
+``0.5 * x * (1 + tanh(x + 0.04 * x ** 3))`` is one activation. Its factors are no variables that meet, so a product in
+which all factors are elementwise functions of one tensor is one as well, with relevance passing one to one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from nrm.capture.ops import Combine, Multiply, Op, Pointwise
+from nrm.capture.tape import Node
+
+LONGEST = 12
+"""More tensors than this need not be remembered: no activation is written in so many steps."""
+
+
+def roots_of(index: int, op: Op, parents: list[Node]) -> dict[int, float]:
+    """The tensors that a node is an elementwise function of, with its value where they are 0; first of all itself."""
+    common = {r: [p.roots[r] for p in parents] for r in _shared(parents)}
+    found: dict[int, float] = {}
+    if isinstance(op, Pointwise) and op.function is not None and common:
+        values = op.function(torch.tensor([at[0] for at in common.values()], dtype=torch.float64)).tolist()
+        found = dict(zip(common, values, strict=True))
+    elif isinstance(op, Combine) and all(t.move is None and _number(t.scale) is not None for t in op.terms):
+        shift = _number(0.0 if op.shift is None else op.shift)
+        if shift is not None:
+            scales = [_number(t.scale) or 0.0 for t in op.terms]
+            found = {r: shift + sum(s * a for s, a in zip(scales, at, strict=True)) for r, at in common.items()}
+    elif isinstance(op, Multiply) and not op.quotient and not any(op.moves):
+        found = {r: math.prod(at) for r, at in common.items()}
+    kept = {r: at for r, at in found.items() if math.isfinite(at)}
+    return {**dict(list(kept.items())[-LONGEST:]), index: 0.0}
+
+
+def common_root(*factors: Node) -> tuple[int, float] | None:
+    """The nearest tensor that all factors are elementwise functions of, and their product where it is 0."""
+    shared = _shared(list(factors))
+    if not shared or len({f.shape for f in factors}) > 1:
+        return None
+    nearest = max(shared)
+    return nearest, math.prod(f.roots[nearest] for f in factors)
+
+
+def _shared(nodes: list[Node]) -> list[int]:
+    if not nodes:
+        return []
+    return [r for r in nodes[0].roots if all(r in n.roots for n in nodes[1:])]
+
+
+def _number(value: Tensor | float) -> float | None:
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 else None
+    return float(value)

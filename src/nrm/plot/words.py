@@ -1,0 +1,235 @@
+"""Relevance of tokens as coloured text: HTML for notebooks, which needs no extra, and a matplotlib picture."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nrm.errors import NrmError, QuestionError
+from nrm.extras import extra
+from nrm.plot.colors import ABOVE, BELOW, color_at, diverging
+from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, find_limit, note_rest, note_sign, percent, short
+from nrm.plot.pictures import Array, Picture, Scalar, read_line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SPACE, LINE = "\N{OPEN BOX}", "\N{RETURN SYMBOL}"
+"""Stand for tokens that are nothing but a space or a line break."""
+
+
+class Piece(NamedTuple):
+    """A token as it is read: its text, whether a space goes before it and a line ends behind it."""
+
+    text: str
+    space: bool
+    ends: bool
+
+
+def text(
+    relevance: Picture,
+    tokens: Sequence[str],
+    *,
+    scale: float | str | None = None,
+    title: str | None = None,
+    labels: tuple[str, str] = ENDS,
+    value: Scalar | None = None,
+    rest: Scalar | None = None,
+) -> Text:
+    """The tokens of a text in the colours of their relevance: red for the explained output, blue against it.
+
+    Args:
+        relevance: one number per token, ``(T,)`` or a batch of one, such as ``R(R.input.positions)``.
+        tokens: the tokens as the tokenizer writes them (``tokenizer.convert_ids_to_tokens``). The marks of word
+            beginnings (``Ġ``, ``▁``), of continued words (``##``) and of line breaks become what they mean; words
+            without marks are put side by side.
+        scale: the relevance that has the full colour: None for ``max |r|``, a number, or a percentile such as
+            ``"99%"``.
+        title: text above the picture.
+        labels: the words at the lower and upper end of the legend.
+        value: the explained output (``R.value``); if it is negative, the picture says so.
+        rest: the share of the mass that is not in the picture, such as that of the biases; noted below it.
+
+    Returns:
+        A value that notebooks show; ``.html`` is its source, ``.draw(ax=None)`` draws it with matplotlib.
+
+    >>> print(text([0.7, -0.2, 0.5], ["▁The", "▁c", "at"]))
+    The(+0.70) c(−0.20)at(+0.50)
+    """
+    try:
+        values = read_line(relevance)
+        if isinstance(tokens, str) or not all(isinstance(t, str) for t in tokens):
+            raise QuestionError("tokens are a list of texts", got=repr(tokens)[:80], expected='["▁The", "▁cat", ...]')
+        if len(tokens) != len(values):
+            raise QuestionError(
+                "tokens and relevance do not fit", got=f"{len(tokens)} tokens, {len(values)} numbers",
+                expected="one number per token", hint="R(R.input.positions)[i] is the relevance of sample i's tokens",
+            )  # fmt: skip
+        notes = [*note_sign(value), *note_rest(rest), *([] if values.any() else ["no relevance here: all zero"])]
+        limit = find_limit(values, scale)
+    except NrmError as error:
+        error.at("nrm.plot.text")
+        raise
+    return Text(tuple(read_pieces(tokens)), values, limit, title, labels, tuple(notes))
+
+
+def read_pieces(tokens: Sequence[str]) -> list[Piece]:
+    """What the marks of tokenizers mean.
+
+    >>> "".join(" " * p.space + p.text for p in read_pieces(["play", "##ing", "well"]))
+    'playing well'
+    """
+    marked = next((mark for mark in ("Ġ", "▁") if any(mark in t for t in tokens)), None)
+    spaced = any(t[:1].isspace() or t[-1:].isspace() for t in tokens)
+    pieces = []
+    for i, token in enumerate(tokens):
+        body = {"Ċ": "\n", "<0x0A>": "\n"}.get(token, token).replace("Ċ", "\n")
+        if marked:
+            space = body.startswith(marked)
+            body = body.replace(marked, " ")
+        elif spaced:
+            space = body[:1] == " "
+        else:
+            space = not body.startswith("##")
+            body = body.removeprefix("##") or body
+        ends, bare = body.endswith("\n"), body.strip(" \n\t")
+        shown = bare or (LINE if "\n" in body else SPACE if body else "")
+        pieces.append(Piece(shown, bool(space and i), ends))
+    return pieces
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Text:
+    """Tokens with their relevance. Notebooks show it; ``limit`` is the relevance that has the full colour."""
+
+    pieces: tuple[Piece, ...]
+    relevance: Array
+    limit: float
+    title: str | None = None
+    labels: tuple[str, str] = ENDS
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def html(self) -> str:
+        """The picture as HTML; everything that comes from the user is escaped."""
+        words = "".join(self._span(p, float(r)) for p, r in zip(self.pieces, self.relevance, strict=True))
+        title = f"<div style='font-weight:600;margin-bottom:.4em'>{html.escape(self.title)}</div>" if self.title else ""
+        notes = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
+        return (
+            f"<div style='font-family:sans-serif;max-width:60em;background:#fff;color:{INK};padding:.6em'>{title}"
+            f"<div style='line-height:2;font-size:110%'>{words}</div>"
+            f"<div style='font-size:80%;margin-top:.6em'>{self._legend()}{notes}</div></div>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        parts = []
+        for piece, r in zip(self.pieces, self.relevance, strict=True):
+            number = f"{r:+.2f}".replace("-", "\N{MINUS SIGN}")
+            parts.append(" " * piece.space + f"{piece.text}({number})" + "\n" * piece.ends)
+        return "".join(parts)
+
+    def _span(self, piece: Piece, r: float) -> str:
+        level = r / self.limit
+        style = f"background:{color_at(level)};color:{_ink(level)};border-radius:.2em;padding:.15em .1em"
+        about = html.escape(f"{piece.text}: {percent(r)}", quote=True)
+        shown = f"<span style='{style}' title=\"{about}\">{html.escape(piece.text)}</span>"
+        return (" " if piece.space else "<wbr>") + shown + ("<br>" if piece.ends else "")
+
+    def _legend(self) -> str:
+        colors = ",".join([*reversed(BELOW), "#ffffff", *ABOVE])
+        low, high = (html.escape(label) for label in self.labels)
+        bar = (
+            f"<span style='display:inline-block;width:10em;height:.8em;border:1px solid {FRAME};"
+            f"vertical-align:middle;margin:0 .5em;background:linear-gradient(to right,{colors})'></span>"
+        )
+        beyond = float(np.abs(self.relevance).max(initial=0.0)) > self.limit * (1 + 1e-9)
+        clipped = " (more is clipped)" if beyond else ""
+        return f"{low} {short(-self.limit)}{bar}{short(self.limit, plus=True)} {high}{clipped}"
+
+    def draw(self, ax: Axes | None = None, *, columns: int = 72, points: float = 11.0) -> Axes:
+        """The same as a matplotlib picture: lines of at most so many letters in a fixed-width font, and a colour bar.
+
+        >>> ax = text([0.7, -0.2], ["▁The", "▁cat"]).draw()
+        >>> [t.get_text() for t in ax.texts]
+        ['The', 'cat']
+        """
+        if columns < 1:
+            raise QuestionError("columns are not positive", got=repr(columns), where="nrm.plot.text")
+        rows = _lines(self.pieces, columns)
+        width, height = (
+            max((x + len(p.text) for _, x, p in rows), default=1),
+            1 + max((y for y, _, _ in rows), default=0),
+        )
+        with extra("viz", "nrm.plot.text"):
+            from matplotlib.cm import ScalarMappable
+            from matplotlib.colors import Normalize
+            from matplotlib.patches import Rectangle
+        ax = _new_axes(width, height, points) if ax is None else check_axes(ax, "nrm.plot.text")
+        for (y, x, piece), r in zip(rows, self.relevance, strict=True):
+            level = float(r) / self.limit
+            box = Rectangle((x - 0.08, y - 0.38), len(piece.text) + 0.16, 0.8, facecolor=color_at(level), linewidth=0)
+            ax.add_patch(box)
+            ax.text(
+                x + len(piece.text) / 2, y, piece.text, family="monospace", fontsize=points, color=_ink(level),
+                ha="center", va="center", parse_math=False,
+            )  # fmt: skip
+        ax.set(xlim=(-0.5, width + 0.5), ylim=(height - 0.4, -0.6))
+        ax.set_axis_off()
+        if self.title:
+            ax.set_title(self.title, parse_math=False, color=INK, loc="left")
+        colors = ScalarMappable(Normalize(-self.limit, self.limit), diverging())
+        bar = ax.figure.colorbar(
+            colors, ax=ax, orientation="horizontal", fraction=0.08, pad=0.06, aspect=24, shrink=0.5
+        )
+        ticks = {-self.limit: f"{short(-self.limit)}\n{self.labels[0]}", 0.0: "0",
+                 self.limit: f"{short(self.limit, plus=True)}\n{self.labels[1]}"}  # fmt: skip
+        bar.set_ticks(list(ticks), labels=list(ticks.values()))
+        bar.ax.tick_params(length=0, labelsize="small", labelcolor=INK)
+        bar.outline.set(edgecolor=FRAME, linewidth=0.6)
+        if self.notes:
+            bar.set_label("\n".join(self.notes), size=NOTE_POINTS, color=INK)
+        return ax
+
+
+def _ink(level: float) -> str:
+    """Letters that can be read on a colour."""
+    return "#ffffff" if abs(level) > 0.6 else INK
+
+
+def _lines(pieces: Sequence[Piece], columns: int) -> list[tuple[int, int, Piece]]:
+    """Row and column of every piece; a word moves to the next line as a whole, unless a line is too short for it."""
+    placed: list[tuple[int, int, Piece]] = []
+    y = x = 0
+    for i, piece in enumerate(pieces):
+        word = len(piece.text)
+        for more in pieces[i + 1 :]:
+            if more.space:
+                break
+            word += len(more.text)
+        gap = 1 if piece.space and x else 0
+        starts = piece.space or i == 0
+        if x and ((starts and x + gap + word > columns) or x + gap + len(piece.text) > columns):
+            y, x, gap = y + 1, 0, 0
+        placed.append((y, x + gap, piece))
+        x += gap + len(piece.text)
+        if piece.ends:
+            y, x = y + 1, 0
+    return placed
+
+
+def _new_axes(width: int, height: int, points: float) -> Axes:
+    with extra("viz", "nrm.plot.text"):
+        import matplotlib.pyplot as plt
+    letter, line = 0.64 * points / 72, 1.9 * points / 72
+    size = (max(width * letter, 3.0) + 0.4, height * line + 1.1)
+    return plt.subplots(figsize=size, layout="constrained")[1]
