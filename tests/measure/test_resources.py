@@ -86,7 +86,7 @@ def test_a_table_that_is_too_large_is_refused_before_it_is_made(monkeypatch: pyt
     assert R.plan(R.input, R["2"]).nbytes == 2 * 768 * 3072 * 4
     monkeypatch.setattr(Answerer, "_part", None)
     with pytest.raises(
-        nrm.MemoryLimitError, match=r"memory bound[\s\S]*got[\s\S]*GiB[\s\S]*at most[\s\S]*fewer blocks"
+        nrm.MemoryLimitError, match=r"memory bound[\s\S]*got[\s\S]*MiB[\s\S]*at most[\s\S]*fewer blocks"
     ):
         R(R.input, R["2"])
     assert R.nbytes >= before

@@ -83,3 +83,12 @@ def test_one_channel_at_a_time_without_batch_axis(transposed: bool) -> None:
     generator = torch.Generator().manual_seed(3)
     a, d = (torch.randn(2, *s, dtype=torch.float64, generator=generator) for s in (map.inside, map.outside))
     check_by_channel(map, a, d, 0)
+
+
+def test_one_channel_at_a_time_with_more_output_padding_than_stride() -> None:
+    weight = torch.randn(2, 6, 2, 2, dtype=torch.float64)
+    x = torch.zeros(2, 2, 4, 4, dtype=torch.float64)
+    y = F.conv_transpose2d(x, weight, stride=1, dilation=2, output_padding=1)
+    map = Convolution(x.shape, y.shape, weight, (1, 1), (0, 0), (2, 2), 1, True, (1, 1))
+    a, d = (torch.randn(3, *s, dtype=torch.float64) for s in (map.inside, map.outside))
+    check_by_channel(map, a, d, 1)

@@ -194,6 +194,38 @@ def test_blocks_without_any_message_are_left_out(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(table.sum(1), R(R.input, R["1"].all), rtol=0, atol=1e-12)
 
 
+class Cancelling(nn.Module):
+    """A neuron inside a fused step whose relevance is 0, though messages of both signs pass it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l0, self.fc, self.mid, self.out = (nn.Linear(2, n, bias=False) for n in (2, 2, 2, 1))
+        self.r0, self.r1, self.r2 = nn.ReLU(), nn.ReLU(), nn.ReLU()
+        for layer, weight in (
+            (self.l0, [[1.0, 0.0], [0.0, 1.0]]), (self.fc, [[1.0, -1.0], [0.5, 0.5]]),
+            (self.mid, [[1.0, 2.0], [3.0, 1.0]]), (self.out, [[1.0, 1.0]]),
+        ):  # fmt: skip
+            layer.weight.data = torch.tensor(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.r0(self.l0(x))
+        return self.out(self.r2(self.mid(self.r1(self.fc(h) + h))))
+
+
+def test_a_block_of_relevance_0_is_not_left_out() -> None:
+    R = nrm.measure(Cancelling().double(), torch.ones(1, 2, dtype=torch.float64), rules="lrp-0")
+    x, f, top = (R[name].channels for name in ("r0", "fc", "r2"))
+    expected = torch.tensor([[[0.4, 0.15], [-0.4, 0.15]]], dtype=torch.float64)
+    assert abs(float(R(R["fc"].channel(0)))) < 1e-12
+    for strategy, table in answers(R, x, f).items():
+        torch.testing.assert_close(table, expected, msg=strategy)
+    for strategy, table in answers(R, x, f, top).items():
+        torch.testing.assert_close(table.sum(3), expected, msg=strategy)
+    s = nrm.stack(x, f, top)
+    torch.testing.assert_close(R(s, s)[:, :2, 2:4], expected)
+    assert [round(flow.relevance, 3) for flow in R.flows(x, f, k=2, sign="abs")[0]] == [0.4, -0.4]
+
+
 def test_a_plan_computes_nothing_and_says_what_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
     R = network("epsilon-plus", "input")
     monkeypatch.setattr("nrm.rules.network.Network.pull", None)

@@ -75,8 +75,7 @@ def check(R: Measure, arguments: tuple[Any, ...], k: int, sign: str, given: Any 
         for flow, (place, value) in zip(found, expected, strict=True):
             assert flow.sample == s
             assert abs(flow.relevance - value) <= 1e-11 * float(table[s].abs().sum())
-            own = tuple(i for chosen in flow for i in index(chosen))
-            assert abs(float(table[s][own]) - value) <= 1e-11 * float(table[s].abs().sum()), (own, place)
+            assert abs(float(R(*flow)) - value) <= 1e-11 * float(table[s].abs().sum()), (flow, place)
             assert flow.share == pytest.approx(flow.relevance / float(whole[s]))
 
 
@@ -109,6 +108,37 @@ def test_every_kind_of_partition_and_event(sign: str, way: str) -> None:
     check(R, (a.channels, c.channels), 4, sign, given=nrm.layer("fc1").channel([0, 1, 5]))
     check(R, (b.channels, b.positions[:2], c.channels, nrm.input.channel(1)), 4, sign)
     check(R, (b.channels,), 3, sign)
+
+
+def test_flows_as_data() -> None:
+    R = network()
+    a, b = nrm.layer("p"), nrm.layer("c3")
+    rows = R.flows(a.channels, a.positions, b.channels[[3, 1]], k=2).records()
+    assert list(rows[0]) == [
+        "sample", "rank", "p.channels", "p.positions", "c3.channels", "relevance", "share", "certified"
+    ]  # fmt: skip
+    assert {row["c3.channels"] for row in rows} <= {1, 3}
+    scalar = nrm.measure(Net().double().eval(), torch.rand(2, 2, 8, 8).double(), output=lambda o: o[:, 0] - o[:, 1])
+    assert scalar.flows(a.channels, scalar.output, sign="abs", k=1).records()[0]["output"] is None
+
+
+def test_what_goes_on_inside_a_flow() -> None:
+    R = network()
+    a, b, c = (nrm.layer(name) for name in ("c1", "p", "c3"))
+    flow = R.flows(b.channels, c.channels, k=1)[1][0]
+    inner = R.flows(a.channels, given=list(flow), k=2)
+    assert len(inner) == 1
+    assert inner[0][0].sample == 1
+    assert inner[0][0].share == pytest.approx(inner[0][0].relevance / flow.relevance)
+    assert R.flows(a.channels, flow.sets[0], k=1)[0][0].sample == 1
+
+
+def test_a_condition_that_cancels_is_judged() -> None:
+    model = mlp(3, 3, 1)
+    model[0].weight.data, model[2].weight.data = torch.eye(3), torch.tensor([[1.0, -0.9999, 1.0]])
+    R = nrm.measure(model, torch.ones(1, 3), rules="lrp-0", dtype=torch.float64)
+    with pytest.warns(nrm.NrmWarning, match="below 0.1 %"):
+        R.flows(R.input, given=R["1"].channel([0, 1]))
 
 
 def test_more_flows_than_there_are(way: str) -> None:

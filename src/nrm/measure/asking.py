@@ -141,6 +141,11 @@ class Asking(ABC):
         """The arguments of a question, the conditions last."""
         if not arguments:
             raise QuestionError("nothing was asked", hint="R(R['layer']), R(a.channel(3), b.channels), ...")
+        if given is not None and not isinstance(given, Argument | list | tuple):
+            raise QuestionError(
+                "not a condition", got=f"{type(given).__name__}: {given!r}"[:120],
+                expected="a set, a partition, or a list of them",
+            )  # fmt: skip
         conditions = [given] if isinstance(given, Argument) else list(given or [])
         return [*arguments, *conditions]
 
@@ -213,6 +218,8 @@ class Asking(ABC):
         whole = Partition(partition) if isinstance(partition, Layer) else partition
         shape = Blocks.of(self._places.resolve(whole.layer)[1], whole).shape
         places = list(itertools.product(*map(range, shape)))
+        if not places:
+            return
         blocks = [whole[at[0] if len(at) == 1 else at] for at in places]
         one = self.plan(blocks[0], *arguments, given=given)
         fits = max(1, self._memory // (8 * one.nbytes))
@@ -227,6 +234,7 @@ class Asking(ABC):
         asked = self._asked(arguments, given)
         if any(isinstance(a, Stack) for a in asked):
             raise QuestionError("a stack has a plan for each of its partitions", hint="R.plan(s.partitions[0], ...)")
+        self._meant(asked)
         for position, argument in enumerate(asked):
             if spans_steps(argument):
                 asked = replaced(asked, position, [argument.layer.step(0)])  # type: ignore[union-attr]
@@ -258,12 +266,15 @@ class Asking(ABC):
         asked = self._asked(arguments, given)
         conditions = asked[len(arguments) :]
         self._refuse_free(asked, conditions)
+        one = self._meant(asked)
+        if one is not None:
+            return one.flows(*arguments, k=k, given=given, sign=sign, method=method, effort=effort)
         self._origin.check_fresh()
         with plain_execution():
             stops = stops_for(asked, self._places.resolve)
             self._refuse_excluded(stops, stops_for(conditions, self._places.resolve))
             self._be_loud()
-            whole = self(*conditions) if conditions else torch.ones(len(self))
+            whole = self._mine(self._condition(conditions)) if conditions else torch.ones(len(self))
             return find_flows(
                 self._network, self.base, stops, asked, whole.tolist(), self._samples, request,
                 memory=self._memory, progress=_progress(self._show_progress),
@@ -282,13 +293,18 @@ class Asking(ABC):
             )
 
     def _conditioned(self, joint: Tensor, conditions: Sequence[Argument]) -> Tensor:
-        condition = self._answer(stops_for(conditions, self._places.resolve))
-        inside = self._answer(stops_for(conditions, self._places.resolve), absolute=True)
-        self._judge_condition(self._mine(condition), self._mine(inside))
+        condition = self._condition(conditions)
         gap = joint.ndim - condition.ndim
         shaped = condition.reshape(condition.shape[0], *(1,) * gap, *condition.shape[1:])
         safe = torch.where(shaped == 0, torch.ones_like(shaped), shaped)
         return torch.where(shaped == 0, torch.zeros_like(joint), joint / safe)
+
+    def _condition(self, conditions: Sequence[Argument]) -> Tensor:
+        """The relevance of a condition, which must not be lost in rounding."""
+        condition = self._answer(stops_for(conditions, self._places.resolve))
+        inside = self._answer(stops_for(conditions, self._places.resolve), absolute=True)
+        self._judge_condition(self._mine(condition), self._mine(inside))
+        return condition
 
     @staticmethod
     def _judge_condition(condition: Tensor, inside: Tensor) -> None:

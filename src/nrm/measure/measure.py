@@ -233,7 +233,7 @@ class Measure(Asking):
 
     def sample(self, i: int) -> SampleMeasure:
         """One sample's measure."""
-        index = operator.index(i)
+        index = operator.index(i) if hasattr(i, "__index__") else len(self)
         if not -len(self) <= index < len(self):
             raise QuestionError("no such sample", got=str(i), expected=f"0 to {len(self) - 1}")
         return SampleMeasure(self, self._samples[index])

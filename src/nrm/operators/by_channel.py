@@ -66,12 +66,21 @@ def _by_channel(conv: Convolution, field: Tensor, rows: Sequence[int], toward_in
         windows = _windows(_stuffed(conv, ones, goal[len(goal) - space :]), conv, (1,) * space)
         weight = weight.flip(*range(2, weight.ndim))
     else:
-        edges = [p for padding in reversed(conv.padding) for p in (padding, padding)]
-        windows = _windows(torch.nn.functional.pad(ones, edges), conv, conv.stride)
+        windows = _windows(_padded(conv, ones, goal[len(goal) - space :]), conv, conv.stride)
     found = torch.bmm(weight.flatten(2), windows.flatten(space + 1).flatten(1, space))
     found = found.view(len(rows), -1, ones.shape[0], *goal[len(goal) - space :]).movedim(2, 0)
     full = _in_groups(conv, found, rows, toward_input)
     return full.reshape(field.shape[0], -1, *full.shape[1:]).transpose(1, 2).reshape(field.shape[0], len(rows), *goal)
+
+
+def _padded(conv: Convolution, ones: Tensor, space: Sequence[int]) -> Tensor:
+    """A field with its padding, as far as the windows of these positions reach."""
+    edges: list[int] = []
+    for a in reversed(range(len(space))):
+        reach = conv.dilation[a] * (conv.weight.shape[a + 2] - 1)
+        needed = (space[a] - 1) * conv.stride[a] + 1 + reach
+        edges += [conv.padding[a], needed - conv.padding[a] - ones.shape[a + 2]]
+    return torch.nn.functional.pad(ones, edges)  # a negative edge cuts off
 
 
 def _weights_of(conv: Convolution, rows: Tensor, toward_input: bool) -> Tensor:

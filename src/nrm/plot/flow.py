@@ -90,6 +90,10 @@ def flows(
     """
     try:
         choice = read_choice(nodes, coverage)
+        if not hasattr(R, "_network"):
+            raise QuestionError(
+                "not a measure", got=type(R).__name__, expected="nrm.plot.flows(R, a.channels, b.channels)",
+            )  # fmt: skip
         if R._network.normalize is not True:
             raise QuestionError(
                 "shares need a normalized measure", got=f"normalize={R._network.normalize!r}",

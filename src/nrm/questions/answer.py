@@ -13,7 +13,7 @@ from torch import Tensor
 from nrm.errors import MemoryLimitError
 from nrm.questions.adjacent import adjacent_table
 from nrm.questions.kept import Messages
-from nrm.questions.plan import Plan, widest
+from nrm.questions.plan import Plan, size_text, widest
 from nrm.questions.stops import Stop, axes_of
 from nrm.questions.sweep import (
     Base,
@@ -23,7 +23,6 @@ from nrm.questions.sweep import (
     parts_at,
     pull_each,
     pull_to,
-    relevance_at,
 )
 from nrm.questions.values import Set
 from nrm.rules import Arrivals, Network, total_of
@@ -64,8 +63,8 @@ class Answerer:
         """Refuses results that are larger than the memory bound."""
         if nbytes > self._memory:
             raise MemoryLimitError(
-                "the table is larger than the memory bound", got=f"{nbytes / 2**30:.2f} GiB",
-                expected=f"at most {self._memory / 2**30:.2f} GiB",
+                "the table is larger than the memory bound", got=size_text(nbytes),
+                expected=f"at most {size_text(self._memory)}",
                 hint="fewer blocks (a.channels[[3, 7]]), coarser groups, R.each(...) block by block, "
                      "R.flows(...) for the largest entries, or memory= in nrm.measure",
             )  # fmt: skip
@@ -94,14 +93,14 @@ class Answerer:
                 yield up, down, lower
 
     def live(self, stop: Stop) -> list[int]:
-        """The blocks that have any message at all, whatever its sign."""
+        """The blocks at which any message arrives; relevances of both signs may add up to 0, and are not nothing."""
         if stop.count == 1:
             return [0]
-        arrivals = arrivals_at(self._network, self._base, stop.site)
-        relevance = None if arrivals is None else relevance_at(self._network, stop.site, arrivals)
-        if relevance is None:
+        arrivals = self.arrivals_at(stop)
+        if arrivals is None:
             return []
-        found: list[int] = stop.read(relevance.abs()).flatten(2).amax((0, 1)).nonzero()[:, 0].tolist()
+        size = sum(t.abs().expand(t.shape[0], *stop.frame.shape) for t in arrivals.tensors)
+        found: list[int] = stop.read(torch.as_tensor(size)).flatten(2).amax((0, 1)).nonzero()[:, 0].tolist()
         return found
 
     def _part(self, plan: Plan, up: Rows, lower: Pushed | None, absolute: bool) -> Tensor | None:

@@ -193,6 +193,12 @@ class Blocks:
         """Whether the blocks are channels of the tensor behind the layer."""
         return self.axes is not None and self.axes == (self.frame.layer_channel,)
 
+    def place(self, row: int) -> Any:
+        """The index of a block in the whole partition: a number, one per axis, or None where there are no axes."""
+        number = row if self.picked is None else int(self.picked.flatten()[row])
+        at = tuple(int(i) for i in torch.unravel_index(torch.tensor(number), self.full)) if self.full else ()
+        return None if not at else at[0] if len(at) == 1 else at
+
     def number(self, index: Any) -> int:
         """The flat number of one block: an index, or a tuple with one index per axis."""
         return _number(index, self.shape, f"{self.text} (layer shape {self.frame.layer_shape})", self.signed)

@@ -103,6 +103,18 @@ class Plan:
         )
 
 
+def size_text(nbytes: int) -> str:
+    """Bytes as people write them.
+
+    >>> size_text(900), size_text(3 * 2**20), size_text(5 * 2**30)
+    ('900 bytes', '3.00 MiB', '5.00 GiB')
+    """
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.2f} {unit}"
+    return f"{nbytes} bytes"
+
+
 def make_plan(
     network: Network, stops: Sequence[Stop], *, memory: int, kept: bool, strategy: str | None = None,
     live: Callable[[Stop], int] | None = None,

@@ -232,7 +232,8 @@ class Pushed:
     @property
     def tensors(self) -> list[Tensor]:
         """All values, those of the events below included."""
-        return [*self._values.values(), *([] if self._lower is None else self._lower.tensors)]
+        own = [self._mask, *([] if self._start is None else [self._start]), *self._values.values()]
+        return own if self._lower is None else own + self._lower.tensors
 
     def sits_on(self, node: int) -> bool:
         """Whether the event is a set of this very tensor."""

@@ -322,7 +322,7 @@ class Stack:
         return f"nrm.stack({inside})  # a walk visits several of its blocks: their relevances need not add up to 1"
 
     def _repr_html_(self) -> str:
-        return f"<code>{html.escape(str(self))}</code>"
+        return f"<code>{html.escape(repr(self))}</code>"
 
 
 def stack(*partitions: Partition | Layer) -> Stack:

@@ -21,6 +21,7 @@ from torch import Tensor
 from nrm.capture import Combine, Linear, Pointwise, Source
 from nrm.errors import MemoryLimitError
 from nrm.operators import Identity, Reshape
+from nrm.questions.plan import size_text
 from nrm.questions.sweep import Site
 from nrm.rules import AlphaBeta, Flat, Network, Rule, ZPlus
 from nrm.rules.composites import reads_input
@@ -186,7 +187,7 @@ class Terrain:
         if self._held > self._memory:
             raise MemoryLimitError(
                 "the best products of every neuron need more than the memory bound",
-                got=f"more than {self._held / 2**30:.2f} GiB", expected=f"at most {self._memory / 2**30:.2f} GiB",
+                got=f"more than {size_text(self._held)}", expected=f"at most {size_text(self._memory)}",
                 hint="fewer samples at once, or raise memory= in nrm.measure",
             )  # fmt: skip
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Pointwise, Select, Source, Term
-from nrm.operators import Identity, LinearMap
+from nrm.operators import Identity
 from nrm.questions.sweep import Site
 from nrm.rules import Flat, Network, Pass, Rule
 from nrm.rules.density import START, Density, effective, scaled
@@ -182,11 +182,3 @@ def _merged(found: list[Branch]) -> list[Branch]:
         if new.density and not all(bool((d == 0).all()) for d in new.density.values()):
             result.append(new)
     return result
-
-
-def map_of(network: Network, branch: Branch) -> LinearMap:
-    """The linear step's map."""
-    assert branch.leaf is not None
-    op = network.tape.nodes[branch.leaf].op
-    assert isinstance(op, Linear)
-    return op.map

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nrm.errors import RuleError
+from nrm.errors import NrmWarning
 from nrm.questions.answer import Answerer, Progress
 from nrm.questions.plan import Plan, make_plan
 from nrm.questions.stops import Stop
@@ -23,7 +24,7 @@ from nrm.questions.sweep import Base
 from nrm.questions.values import Layer, Partition, Set
 from nrm.rules import Network
 from nrm.search.found import Found
-from nrm.search.prefixes import Prefixes
+from nrm.search.prefixes import Prefixes, UnboundedError
 from nrm.search.ranking import Best, Queue, Request
 
 AFFORDABLE = 40.0
@@ -36,7 +37,8 @@ SMALL = 2.5e7
 class Flow:
     """One combination of blocks: its relevance, its share of the condition's, and its sets in the order asked for.
 
-    ``R(x, *flow)`` asks about its walks. ``certified`` says that no other combination can come before it.
+    It iterates as these sets, fixed ones and conditions included, so that ``R(x, *flow)`` is its heat map. ``blocks``
+    are the numbers of its blocks, by partition. ``certified`` says that no other combination can come before it.
     """
 
     sample: int
@@ -44,6 +46,7 @@ class Flow:
     share: float
     certified: bool
     sets: tuple[Set, ...]
+    blocks: tuple[tuple[str, Any], ...]
 
     def __iter__(self) -> Iterator[Set]:
         return iter(self.sets)
@@ -54,14 +57,7 @@ class Flow:
 
     def record(self) -> dict[str, Any]:
         """The columns of a table."""
-        blocks = {f"{s.layer}": _short(s) for s in self.sets}
-        return {**blocks, "relevance": self.relevance, "share": self.share, "certified": self.certified}
-
-
-def _short(chosen: Set) -> Any:
-    """The number of a block, or its numbers along every axis."""
-    index = chosen.expression[2]
-    return index[1:] if isinstance(index, tuple) else index
+        return {**dict(self.blocks), "relevance": self.relevance, "share": self.share, "certified": self.certified}
 
 
 class Flows(Found[Flow]):
@@ -73,6 +69,16 @@ class Flows(Found[Flow]):
     def __init__(self, samples: Sequence[Sequence[Flow]], numbers: Sequence[int], gaps: Sequence[float]) -> None:
         super().__init__("flows", samples, numbers)
         self.gap = tuple(gaps)
+
+    def __str__(self) -> str:
+        lines = [super().__str__()]
+        for number, gap in zip(self._numbers, self.gap, strict=True):
+            if gap:
+                more = "no bound is known" if math.isinf(gap) else f"one may have up to {gap:.3g} more than the last"
+                lines.append(f"sample {number}: not certified, flows may be missing; {more}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
 
     @property
     def certified(self) -> tuple[bool, ...]:
@@ -91,30 +97,31 @@ def find_flows(
     for sample, whole in zip(samples, conditions, strict=True):
         found = []
         for score, blocks, relevance in best[sample].found:
-            sets = _sets(search.stops, blocks, arguments, sample)
+            sets, numbers = _sets(search.stops, blocks, arguments, sample)
             share = relevance / whole if whole else 0.0
-            found.append(Flow(sample, relevance, share, -score >= rest[sample], sets))
+            found.append(Flow(sample, relevance, share, -score >= rest[sample], sets, numbers))
         lists.append(found)
         gaps.append(max(0.0, rest[sample] - best[sample].threshold))
     return Flows(lists, samples, gaps)
 
 
-def _sets(stops: Sequence[Stop], rows: Sequence[int], arguments: Sequence[Any], sample: int) -> tuple[Set, ...]:
-    """The blocks of a combination as sets, in the order of the arguments."""
-    found: dict[int, Set] = {}
+def _sets(
+    stops: Sequence[Stop], rows: Sequence[int], arguments: Sequence[Any], sample: int
+) -> tuple[tuple[Set, ...], tuple[tuple[str, Any], ...]]:
+    """The sets of a combination, and the numbers of its blocks by partition, in the order of the arguments."""
+    sets = {n: argument.of_sample(sample) for n, argument in enumerate(arguments) if isinstance(argument, Set)}
+    numbers: dict[int, tuple[str, Any]] = {}
     for stop, row in zip(stops, rows, strict=True):
         left = stop.count
         for position, blocks in zip(stop.axes, stop.blocks, strict=True):
             left //= blocks.count
             argument = arguments[position]
-            partition = Partition(argument) if isinstance(argument, Layer) else argument
-            place = (
-                torch.unravel_index(torch.tensor((row // left) % blocks.count), blocks.shape) if blocks.shape else ()
-            )
-            at = tuple(int(i) for i in place)
-            chosen = partition.layer.all if not at else partition[at[0] if len(at) == 1 else at]
-            found[position] = chosen.of_sample(sample)
-    return tuple(found[position] for position in sorted(found))
+            whole = Partition(argument) if isinstance(argument, Layer) else argument
+            partition, at = replace(whole, chosen=()), blocks.place((row // left) % blocks.count)
+            numbers[position] = (str(partition), at)
+            chosen = partition.layer.all if at is None else partition[at]
+            sets[position] = chosen.of_sample(sample)
+    return tuple(sets[n] for n in sorted(sets)), tuple(numbers[n] for n in sorted(numbers))
 
 
 class FlowSearch:
@@ -137,11 +144,14 @@ class FlowSearch:
         if request.method == "greedy":
             return self._greedy(request), dict.fromkeys(self._samples, math.inf)
         table = table_cost(self._plan)
-        if affordable(table):
+        if table <= min(AFFORDABLE, request.effort):
             return self._enumerate(request), dict.fromkeys(self._samples, 0.0)
         try:  # where the table can be had as well, the search may take half as long
             best, rest = self._search(request, min(request.effort, table / 2))
-        except RuleError:  # an op whose single weights are not known has no bound
+        except UnboundedError as error:
+            warnings.warn(
+                f"flows have no bound here, so that they are not certified: {error}", NrmWarning, stacklevel=5
+            )
             best, rest = self._greedy(request), dict.fromkeys(self._samples, math.inf)
         if any(rest.values()) and table <= request.effort:
             return self._enumerate(request), dict.fromkeys(self._samples, 0.0)
@@ -161,7 +171,7 @@ class FlowSearch:
     def _search(self, request: Request, effort: float) -> tuple[dict[int, Best], dict[int, float]]:
         """Best-first: the prefix that can reach farthest is extended, until nothing left can reach the list."""
         prefixes = Prefixes(self._network, self._answerer, self.stops, memory=self._memory, bounded=True)
-        best, queues = {s: Best(request.k) for s in self._samples}, {s: Queue() for s in self._samples}
+        best, queues = self._greedy(request), {s: Queue() for s in self._samples}
         for queue in queues.values():
             queue.push(math.inf, prefixes.root)
         left, width = max(1, int(effort / prefixes.cost)), 4
@@ -203,8 +213,3 @@ class _Blocks:
 def table_cost(plan: Plan) -> float:
     """What the whole table of a question costs, in forward passes of arithmetic."""
     return (plan.flops + 8.0 * math.prod(plan.shape)) / max(plan.forward, SMALL)
-
-
-def affordable(table: float) -> bool:
-    """Whether a table of such a cost is computed without a search."""
-    return table <= AFFORDABLE

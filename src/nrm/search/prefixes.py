@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nrm.errors import RuleError
 from nrm.questions.answer import Answerer
 from nrm.questions.plan import contractible, model_flops, route_flops, widest
 from nrm.questions.stops import Stop
@@ -22,6 +23,10 @@ from nrm.rules import Arrivals, Network
 from nrm.search.ranking import Best, Queue, Request
 
 Prefix = tuple[int, ...]
+
+
+class UnboundedError(Exception):
+    """A step whose single weights are not known has no absolute entries."""
 
 
 class Extension(NamedTuple):
@@ -100,7 +105,12 @@ class Prefixes:
         pairs = self._mixing is not None and length == self._last - 1
         complete = pairs or length == self._last
         relevance = self._read(rows, pairs)
-        total = self._read(rows, False, self._absolute) if self._absolute is not None and not complete else None
+        total = None
+        if self._absolute is not None and not complete:
+            try:
+                total = self._read(rows, False, self._absolute)
+            except RuleError as error:
+                raise UnboundedError(error.args[0] if error.args else str(error)) from error
         taken = self._stops[length : length + (2 if pairs else 1)]
         fixed = self._fixed_after(length + len(taken))
         for s, prefixes in batch.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -29,15 +30,15 @@ class Request(NamedTuple):
     @classmethod
     def read(cls, k: Any, sign: Any, method: Any, effort: Any) -> Request:
         """The options, checked."""
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        if isinstance(k, bool) or not hasattr(k, "__index__") or operator.index(k) < 1:
             raise QuestionError("not a number of flows", got=f"k={k!r}", expected="an integer from 1")
-        if sign not in SIGNS:
+        if not isinstance(sign, str) or sign not in SIGNS:
             raise QuestionError("unknown sign", got=f"sign={sign!r}", expected=", ".join(map(repr, SIGNS)))
-        if method not in METHODS:
+        if not isinstance(method, str) or method not in METHODS:
             raise QuestionError("unknown method", got=f"method={method!r}", expected=", ".join(map(repr, METHODS)))
         if isinstance(effort, bool) or not isinstance(effort, int | float) or not effort > 0:
             raise QuestionError("not an effort", got=f"effort={effort!r}", expected="forward passes, more than 0")
-        return cls(k, sign, method, float(effort))
+        return cls(operator.index(k), sign, method, float(effort))
 
     def score(self, relevance: Tensor) -> Tensor:
         """What is to be large."""
@@ -74,8 +75,9 @@ class Best:
                     least = max(least, float(scores.topk(self.k).values[-1]))
                 at = (scores >= least).nonzero()[:, 0]
                 entries = zip(scores[at].tolist(), blocks(at + begin), piece[at].tolist(), strict=True)
-                new = {(-score, block, value) for score, block, value in entries}
-                self.found = sorted({*self.found, *new})[: self.k]
+                known = {block: (-score, block, value) for score, block, value in entries}
+                known = {entry[1]: entry for entry in self.found} | known
+                self.found = sorted(known.values())[: self.k]
             begin += piece.numel()
 
 

@@ -92,11 +92,11 @@ class Walk:
 
 def find_walks(
     network: Network, start: Tensor, samples: Sequence[int], *,
-    k: int, sign: str, to_input: bool, memory: int, progress: Progress,
+    k: Any, sign: Any, to_input: Any, memory: int, progress: Progress,
 ) -> Found[Walk]:  # fmt: skip
     """The k walks with the largest relevance of every sample; ``start`` is the output's relevance."""
     count = _read_count(k)
-    if sign not in SIGNS:
+    if not isinstance(sign, str) or sign not in SIGNS:
         raise QuestionError(
             "unknown sign of walks", got=repr(sign), expected="'+', '-' or 'abs'",
             hint="'-' is for walks with negative relevance, 'abs' for both",
