@@ -7,13 +7,12 @@ measured and the rest is extrapolated, which favours it (its own set-up is paid 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from pathlib import Path
 
 import torch
 from models import vgg16
-from run import channels, explain, heat_map, image, peak_memory, ratios
+from run import channels, explain, heat_map, image, peak, peak_memory, ratios
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -73,12 +72,6 @@ def run_job(job: str) -> None:
     print(peak_memory())
 
 
-def peak(job: str) -> float:
-    """The peak memory in MiB of a fresh process that does one job."""
-    result = subprocess.run([sys.executable, __file__, "--job", job], capture_output=True, text=True, check=True)
-    return float(result.stdout.strip().splitlines()[-1])
-
-
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -116,7 +109,7 @@ def main() -> None:
         total = 512 * cost
         print(f"| 512 x 512 pairs, zennit-crp, {what}, extrapolated | {total:.0f} | {times['our pairs']:.2f} | "
               f"{total / times['our pairs']:.0f} times faster |")  # fmt: skip
-    ours, theirs = peak("ours"), peak("crp")
+    ours, theirs = peak("ours", __file__), peak("crp", __file__)
     print(
         f"| peak memory, pairs (zennit-crp: 16 conditions) | {theirs:.0f} MiB | {ours:.0f} MiB | {ours / theirs:.2f} |"
     )

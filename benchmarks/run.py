@@ -92,9 +92,9 @@ def certified(flows: nrm.search.Flows) -> nrm.search.Flows:
     return flows
 
 
-def peak(job: str) -> float:
+def peak(job: str, script: str = __file__) -> float:
     """The peak memory in MiB of a fresh process that does one job."""
-    result = subprocess.run([sys.executable, __file__, "--job", job], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, script, "--job", job], capture_output=True, text=True, check=True)
     return float(result.stdout.strip().splitlines()[-1])
 
 

@@ -12,8 +12,8 @@ Only neurons that some walk can reach are looked at: behind a ReLU and a max poo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from torch import Tensor
 from nrm.capture import Combine, Linear, Pointwise, Source
 from nrm.errors import MemoryLimitError
 from nrm.operators import Identity, Reshape
+from nrm.questions.answer import Progress
 from nrm.questions.plan import size_text
 from nrm.questions.sweep import Site
 from nrm.rules import AlphaBeta, Flat, Network, Rule, ZPlus
@@ -29,7 +30,6 @@ from nrm.search.branches import Branch, branches
 from nrm.search.fields import Field, field_of
 from nrm.search.windows import Slot, best_in_windows, signed
 
-Progress = Callable[[Iterator[Any], int], Iterator[Any]]
 COLUMNS = 2**20
 """How many columns are taken apart together."""
 

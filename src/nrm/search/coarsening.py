@@ -27,7 +27,8 @@ from torch import Tensor
 from nrm.errors import NrmError, QuestionError
 from nrm.questions.frame import Blocks
 from nrm.questions.values import Layer, Partition
-from nrm.search.grouping import Asked, blocks_of, grouped_by, ranked, read_count
+from nrm.search.found import read_count
+from nrm.search.grouping import Asked, blocks_of, grouped_by, ranked
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -100,7 +101,7 @@ def coarsen(R: Asked, *partitions: Partition | Layer, k: int = 8) -> Coarsening:
     True
     """
     try:
-        count = read_count(k)
+        count = read_count(k, "groups")
         asked = _read(partitions)
         order = _from_input(R, asked)
         blocks = [blocks_of(R, partition) for partition in asked]

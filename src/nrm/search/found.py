@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import html
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from nrm.errors import QuestionError
 from nrm.extras import extra
+
+
+def read_count(k: Any, what: str) -> int:
+    """How many of something are wanted."""
+    try:
+        count = operator.index(k)
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(k, bool):
+        raise QuestionError(f"not a number of {what}", got=f"k={k!r}", expected="an integer from 1")
+    return count
 
 
 class Finding(Protocol):

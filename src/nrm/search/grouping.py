@@ -7,7 +7,6 @@ map of its own; the measure of one sample gives one map, which fits every measur
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ from nrm.extras import extra
 from nrm.questions.frame import Blocks
 from nrm.questions.plan import Plan
 from nrm.questions.values import Layer, Partition, Set
+from nrm.search.found import read_count
 
 Vectors = npt.NDArray[np.float64]
 Fit = Callable[[Vectors], npt.NDArray[np.int64]]
@@ -65,7 +65,7 @@ def cluster(R: Asked, layer: Layer | Partition | str, k: int = 8, *, seed: int =
     """
     try:
         partition = _read(layer)
-        count = read_count(k)
+        count = read_count(k, "groups")
         blocks = blocks_of(R, partition)
         vectors = _vectors(R, blocks, partition)
         fit = _k_means(count, seed)
@@ -74,17 +74,6 @@ def cluster(R: Asked, layer: Layer | Partition | str, k: int = 8, *, seed: int =
     labels = np.stack([_joined(one, mine, count, fit) for one, mine in zip(vectors, _owned(R, blocks), strict=True)])
     grouped = grouped_by(R, partition, blocks, torch.from_numpy(labels))
     return grouped_by(R, partition, blocks, ranked(torch.from_numpy(labels), R(grouped)))
-
-
-def read_count(k: Any) -> int:
-    """A positive number of groups."""
-    try:
-        count = operator.index(k)
-    except TypeError:
-        count = 0
-    if count < 1 or isinstance(k, bool):
-        raise QuestionError("not a number of groups", got=f"k={k!r}", expected="an integer from 1")
-    return count
 
 
 def _read(layer: Any) -> Partition:

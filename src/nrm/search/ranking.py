@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
+from nrm.search.found import read_count
 
 SIGNS = ("+", "-", "abs")
 METHODS = ("exact", "greedy")
@@ -30,15 +30,14 @@ class Request(NamedTuple):
     @classmethod
     def read(cls, k: Any, sign: Any, method: Any, effort: Any) -> Request:
         """The options, checked."""
-        if isinstance(k, bool) or not hasattr(k, "__index__") or operator.index(k) < 1:
-            raise QuestionError("not a number of flows", got=f"k={k!r}", expected="an integer from 1")
+        count = read_count(k, "flows")
         if not isinstance(sign, str) or sign not in SIGNS:
             raise QuestionError("unknown sign", got=f"sign={sign!r}", expected=", ".join(map(repr, SIGNS)))
         if not isinstance(method, str) or method not in METHODS:
             raise QuestionError("unknown method", got=f"method={method!r}", expected=", ".join(map(repr, METHODS)))
         if isinstance(effort, bool) or not isinstance(effort, int | float) or not effort > 0:
             raise QuestionError("not an effort", got=f"effort={effort!r}", expected="forward passes, more than 0")
-        return cls(operator.index(k), sign, method, float(effort))
+        return cls(count, sign, method, float(effort))
 
     def score(self, relevance: Tensor) -> Tensor:
         """What is to be large."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import operator
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +23,13 @@ from torch import Tensor
 from nrm.capture import Combine, Node, Pointwise, Tape
 from nrm.errors import NrmWarning, QuestionError
 from nrm.operators import Permute, Reshape
+from nrm.questions.answer import Progress
 from nrm.questions.sweep import Site, drain_name
 from nrm.questions.values import Layer, Set
 from nrm.rules import Network
-from nrm.search.best import Progress, Terrain
+from nrm.search.best import Terrain
 from nrm.search.branches import Branch
-from nrm.search.found import Found
+from nrm.search.found import Found, read_count
 from nrm.search.windows import factors
 
 SIGNS = {"+": 1, "-": -1, "abs": 0}
@@ -95,7 +95,7 @@ def find_walks(
     k: Any, sign: Any, to_input: Any, memory: int, progress: Progress,
 ) -> Found[Walk]:  # fmt: skip
     """The k walks with the largest relevance of every sample; ``start`` is the output's relevance."""
-    count = _read_count(k)
+    count = read_count(k, "walks")
     if not isinstance(sign, str) or sign not in SIGNS:
         raise QuestionError(
             "unknown sign of walks", got=repr(sign), expected="'+', '-' or 'abs'",
@@ -106,16 +106,6 @@ def find_walks(
     terrain = Terrain(network, start, to_input=to_input, memory=memory, progress=progress)
     search = Search(terrain, start, SIGNS[sign])
     return Found("walks", [search.best(sample, count) for sample in samples], list(samples))
-
-
-def _read_count(k: Any) -> int:
-    try:
-        count = operator.index(k)
-    except TypeError:
-        count = 0
-    if count < 1 or isinstance(k, bool):
-        raise QuestionError("not a number of walks", got=repr(k), expected="an integer from 1")
-    return count
 
 
 class Column(NamedTuple):
