@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from nrm.capture.anatomy import Anatomy
 from nrm.capture.guard import plain_execution, untouched, watched_modules
 from nrm.capture.ops import Multiply, Source, Unknown
 from nrm.capture.recorder import Recorder, tensors_in
@@ -28,16 +29,20 @@ def capture(
     """Runs the model once on its inputs and returns the tape of that pass."""
     model = unwrap(model)
     check_options(batch_dim, dtype)
-    check_model(model)
+    if not isinstance(model, nn.Module):
+        raise CaptureError("not a model", got=type(model).__name__, expected="a torch.nn.Module")
+    anatomy = Anatomy(model)
+    check_model(anatomy)
     args, kwargs = split_inputs(inputs)
-    given = list(tensors_in((args, kwargs)))
-    check_inputs(given, model, batch_dim)
-    dtype = dtype or working_dtype(model, given)
+    given = tensors_in((args, kwargs))
+    check_inputs(given, anatomy, batch_dim)
+    precisions = anatomy.precisions | {t.dtype for t in given if t.is_floating_point()}
+    dtype = dtype or (torch.float64 if torch.float64 in precisions else torch.float32)
     owners = {} if batch_dim is None else _packed_owners((args, kwargs))
     batch = 1 if batch_dim is None else _count_samples(given, owners, batch_dim)
-    exact = precisions(model, given) == {dtype}
-    recorder = Recorder(model, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact)
-    with untouched(model), plain_execution():
+    exact = precisions == {dtype}
+    recorder = Recorder(anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact)
+    with untouched(anatomy), plain_execution():
         args, kwargs = _own(args, dtype), _own(kwargs, dtype)
         for (name, tensor), theirs in zip(_input_names(args, kwargs), given, strict=True):
             has_samples = batch_dim is not None and tensor.ndim > batch_dim and tensor.shape[batch_dim] == batch
@@ -53,8 +58,8 @@ def capture(
             raise _no_embedding(str(error).splitlines()[0]) from error
         finally:
             recorder.memory.restore()
-        _check_random(recorder, model, before)
-    return _finish(recorder, model, result, batch, dtype, _padding(model, args, kwargs))
+        _check_random(recorder, anatomy, before)
+    return _finish(recorder, anatomy, result, batch, dtype, _padding(model, args, kwargs))
 
 
 def _packed_owners(value: Any) -> dict[int, Tensor]:
@@ -94,7 +99,7 @@ def own_output(model: nn.Module, inputs: Any, output: Output = None) -> Tensor:
     model = unwrap(model)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     args, kwargs = split_inputs(inputs)
-    with untouched(model), plain_execution():
+    with untouched(Anatomy(model)), plain_execution():
         buffers = [(b, b.clone()) for b in model.buffers()]
         try:
             return _choose(model(*_own(args, dtype), **_own(kwargs, dtype)), output).detach()
@@ -102,16 +107,6 @@ def own_output(model: nn.Module, inputs: Any, output: Output = None) -> Tensor:
             for buffer, before in buffers:
                 if not torch.equal(buffer, before):
                     buffer.copy_(before)
-
-
-def working_dtype(model: nn.Module, given: list[Tensor]) -> torch.dtype:
-    """The precision of the measure: the highest among weights and inputs, and never below float32."""
-    return torch.float64 if torch.float64 in precisions(model, given) else torch.float32
-
-
-def precisions(model: nn.Module, given: list[Tensor]) -> set[torch.dtype]:
-    """The float types among weights and inputs."""
-    return {p.dtype for p in [*model.parameters(), *model.buffers(), *given] if p.is_floating_point()}
 
 
 def check_options(batch_dim: int | None, dtype: torch.dtype | None) -> None:
@@ -122,11 +117,9 @@ def check_options(batch_dim: int | None, dtype: torch.dtype | None) -> None:
         raise CaptureError("not a sample axis", got=f"batch_dim={batch_dim!r}", expected="0, 1, ... or None")
 
 
-def check_model(model: Any) -> None:
+def check_model(anatomy: Anatomy) -> None:
     """Refuses what cannot be explained faithfully."""
-    if not isinstance(model, nn.Module):
-        raise CaptureError("not a model", got=type(model).__name__, expected="a torch.nn.Module")
-    for path, module in model.named_modules():
+    for path, module in anatomy.modules:
         where = f"{path or 'the model'} ({type(module).__name__})"
         if isinstance(module, torch.jit.ScriptModule):
             raise CaptureError(
@@ -140,7 +133,7 @@ def check_model(model: Any) -> None:
                 "the model is in training mode, where it has no fixed prediction",
                 where=where, got="training=True", expected="eval mode", hint="model.eval()",
             )  # fmt: skip
-    for name, p in [*model.named_parameters(), *model.named_buffers()]:
+    for name, p in anatomy.tensors:
         if p.is_meta:
             raise CaptureError("a weight has no data (meta device)", where=name, hint="load the weights first")
         kind = _foreign(p)
@@ -161,14 +154,14 @@ def _foreign(t: Tensor) -> str | None:
     return "complex" if t.is_complex() else None
 
 
-def check_inputs(given: list[Tensor], model: nn.Module, batch_dim: int | None) -> None:
+def check_inputs(given: list[Tensor], anatomy: Anatomy, batch_dim: int | None) -> None:
     """Refuses inputs without a meaning: none, empty, not finite, on another device, without the sample axis."""
     if not given:
         raise CaptureError(
             "no tensor among the inputs", expected="a tensor, a tuple, a mapping or an object with tensors",
             hint="torch.as_tensor(inputs)",
         )  # fmt: skip
-    home = next((p.device for p in model.parameters()), None)
+    home = next((p.device for _, p in anatomy.parameters), None)
     for t in given:
         kind = _foreign(t)
         if kind:
@@ -219,7 +212,7 @@ def _own(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _input_names(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    positional = list(tensors_in(args))
+    positional = tensors_in(args)
     for i, t in enumerate(positional):
         yield ("input" if len(positional) + len(kwargs) == 1 else f"input[{i}]"), t
     for key, value in kwargs.items():
@@ -276,11 +269,11 @@ def _describe(value: Any) -> str:
     return type(value).__name__
 
 
-def _check_random(recorder: Recorder, model: nn.Module, before: Tensor) -> None:
+def _check_random(recorder: Recorder, anatomy: Anatomy, before: Tensor) -> None:
     """A forward pass that draws random numbers explains one draw only; in training mode that is an accident."""
     if torch.equal(before, torch.get_rng_state()):
         return
-    training = next((path or "the model" for path, m in model.named_modules() if m.training), None)
+    training = next((path or "the model" for path, m in anatomy.modules if m.training), None)
     if training is not None:
         raise CaptureError(
             "the model is in training mode and draws random numbers, so that it has no fixed prediction",
@@ -335,7 +328,7 @@ def _user_inputs(recorder: Recorder) -> tuple[int, ...]:
 
 
 def _finish(
-    recorder: Recorder, model: nn.Module, result: Tensor, batch: int, dtype: torch.dtype, padding: Tensor | None
+    recorder: Recorder, anatomy: Anatomy, result: Tensor, batch: int, dtype: torch.dtype, padding: Tensor | None
 ) -> Tape:
     inputs = _user_inputs(recorder)
     if not inputs:
@@ -345,11 +338,11 @@ def _finish(
             "the output does not depend on the input through torch calls",
             expected="no numpy round trip, .item() or scripted code on the way",
         )
-    _number_names(recorder, model)
+    _number_names(recorder, anatomy)
     output = recorder.node(result).index
     if "input" not in recorder.names:
         recorder.names["input"] = [inputs[0]] if len(inputs) == 1 else list(inputs)
-    modules = {path: type(m) for path, m in model.named_modules()}
+    modules = {path: type(m) for path, m in anatomy.modules}
     tape = Tape(
         recorder.nodes, recorder.names, recorder.received, modules, inputs, output, batch, dtype,
         tuple(dict.fromkeys(recorder.notes)), recorder.steps, _ends(recorder.nodes[inputs[0]], padding),
@@ -383,7 +376,7 @@ def _is_mixed(node: Node) -> bool:
     return node.owner is not None and bool((node.owner < 0).any())
 
 
-def _number_names(recorder: Recorder, model: nn.Module) -> None:
+def _number_names(recorder: Recorder, anatomy: Anatomy) -> None:
     """Names for ops that no module has named, and numbers for names that occur several times.
 
     The last op of a container has the container's name and its own: ``block`` and ``block/add``.
@@ -394,7 +387,7 @@ def _number_names(recorder: Recorder, model: nn.Module) -> None:
             recorder.names.setdefault(path, []).append(index)
             recorder.received.setdefault(path, []).extend(given)
             recorder.nodes[index].name = recorder.nodes[index].name or path
-    containers = {path for path, module in model.named_modules() if next(module.children(), None) is not None}
+    containers = {path for path, module in anatomy.modules if any(module._modules.values())}
     for node in recorder.nodes:
         own = f"{node.module}/{node.function.removeprefix('get:')}"
         if not node.name or (node.name == node.module and node.name in containers):

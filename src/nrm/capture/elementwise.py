@@ -23,8 +23,11 @@ def roots_of(index: int, op: Op, parents: list[Node]) -> dict[int, float]:
     common = {r: [p.roots[r] for p in parents] for r in _shared(parents)}
     found: dict[int, float] = {}
     if isinstance(op, Pointwise) and op.function is not None and common:
-        values = op.function(torch.tensor([at[0] for at in common.values()], dtype=torch.float64)).tolist()
-        found = dict(zip(common, values, strict=True))
+        others = sorted({at[0] for at in common.values()} - {0.0})
+        values = {0.0: op.offset}
+        if others:
+            values |= zip(others, op.function(torch.tensor(others, dtype=torch.float64)).tolist(), strict=True)
+        found = {r: values[at[0]] for r, at in common.items()}
     elif isinstance(op, Combine) and all(t.move is None and _number(t.scale) is not None for t in op.terms):
         shift = _number(0.0 if op.shift is None else op.shift)
         if shift is not None:
@@ -46,8 +49,8 @@ def common_root(*factors: Node) -> tuple[int, float] | None:
 
 
 def _shared(nodes: list[Node]) -> list[int]:
-    if not nodes:
-        return []
+    if len(nodes) < 2:
+        return [r for node in nodes for r in node.roots]
     return [r for r in nodes[0].roots if all(r in n.roots for n in nodes[1:])]
 
 

@@ -7,19 +7,23 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
+from operator import is_
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
+from nrm.capture.anatomy import Anatomy
 from nrm.capture.recorder import Recorder
+
+_CONTAINERS = (dict, list, set)
 
 
 @contextlib.contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
+def untouched(anatomy: Anatomy) -> Iterator[None]:
     """Puts back the model's attributes, its training flags, and the states of all random generators."""
-    attributes = [(module, dict(module.__dict__), _contents(module)) for module in model.modules()]
+    attributes = [(module, module.__dict__.copy(), _contents(module)) for _, module in anatomy.modules]
     states = _random_states()
     dtype = torch.get_default_dtype()
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -64,16 +68,14 @@ def watched_modules(recorder: Recorder) -> Iterator[None]:
 
 def _contents(module: nn.Module) -> dict[str, Any]:
     """Shallow copies of the containers among a module's attributes (parameters, buffers, hooks, lists of its own)."""
-    return {k: v.copy() for k, v in module.__dict__.items() if isinstance(v, dict | list | set)}
+    return {k: v.copy() for k, v in module.__dict__.items() if isinstance(v, _CONTAINERS)}
 
 
 def _restore(module: nn.Module, before: dict[str, Any], contents: dict[str, Any]) -> None:
     now = module.__dict__
-    for name in [n for n in now if n not in before]:
-        del now[name]
-    for name, value in before.items():
-        if name not in now or now[name] is not value:
-            now[name] = value
+    if not _same(now, before):
+        now.clear()
+        now.update(before)
     for name, copy in contents.items():
         container = before[name]
         if not _same(container, copy):
@@ -82,12 +84,15 @@ def _restore(module: nn.Module, before: dict[str, Any], contents: dict[str, Any]
 
 
 def _same(container: Any, copy: Any) -> bool:
+    """Whether a container still has the very objects of its copy, in their order."""
     if len(container) != len(copy):
         return False
+    if not copy:
+        return True
     if isinstance(container, dict):
-        return all(k in copy and copy[k] is v for k, v in container.items())
+        return all(map(is_, container.values(), copy.values())) and list(container) == list(copy)
     if isinstance(container, list):
-        return all(a is b for a, b in zip(container, copy, strict=True))
+        return all(map(is_, container, copy))
     return bool(container == copy)
 
 

@@ -42,7 +42,7 @@ class Term:
     @cached_property
     def flips(self) -> bool:
         """Whether the scale turns any sign."""
-        return bool((self.scale < 0).any()) if isinstance(self.scale, Tensor) else self.scale < 0
+        return float(self.scale.amin()) < 0 if isinstance(self.scale, Tensor) else self.scale < 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nrm.capture import axes, elementwise, heads, samples, writes
+from nrm.capture.anatomy import Anatomy
 from nrm.capture.ops import Combine, Linear, Op, Source, Unknown
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
@@ -80,7 +81,7 @@ class Recorder(TorchFunctionMode):
     """
 
     def __init__(
-        self, model: nn.Module, dtype: torch.dtype, vocabulary: dict[str, Callable[..., Any]],
+        self, anatomy: Anatomy, dtype: torch.dtype, vocabulary: dict[str, Callable[..., Any]],
         composed: dict[str, Callable[..., Any]], *, samples: int, batch_dim: int | None, exact: bool,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -95,15 +96,13 @@ class Recorder(TorchFunctionMode):
         self.choice: Tensor | None = None
         self.live: dict[int, tuple[Tensor, int]] = {}
         self.origin: dict[int, tuple[Tensor, str]] = {}
-        self.memory = writes.Memory([*model.parameters(), *model.buffers()])
+        self.memory = writes.Memory([tensor for _, tensor in anatomy.tensors])
         self._exact = exact
         self._vocabulary = vocabulary
         self._composed = composed
         self._thread = threading.get_ident()
-        self._paths = {id(m): path for path, m in model.named_modules()}
-        self._recurrent = {
-            path: next(m.parameters()).dtype for path, m in model.named_modules() if isinstance(m, nn.RNNBase)
-        }
+        self._paths = {id(m): path for path, m in anatomy.modules}
+        self._recurrent = {path: next(m.parameters()).dtype for path, m in anatomy.modules if isinstance(m, nn.RNNBase)}
         self.given: list[str] = []
         self.borrowed: list[tuple[str, int, list[int]]] = []
         self.embedded: list[tuple[str | None, int]] = []
@@ -111,8 +110,7 @@ class Recorder(TorchFunctionMode):
         self._probing = False
         self._settled: set[int] = set()
         self._casts: dict[int, tuple[Tensor, Tensor, int]] = {}
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            self.origin[id(tensor)] = (tensor, name)
+        self.origin.update((id(tensor), (tensor, name)) for name, tensor in anatomy.tensors)
         self._stack: list[tuple[str, int, list[int]]] = [("", 0, [])]
 
     # ---- what the vocabulary may ask -------------------------------------------------------------------------
@@ -130,6 +128,7 @@ class Recorder(TorchFunctionMode):
     def follow(self, tensor: Tensor, index: int) -> None:
         """From now on the tensor stands for this node."""
         self.live[id(tensor)] = (tensor, index)
+        self.memory.meet(tensor)
 
     def constant(self, tensor: Tensor, label: str, sample: int | None = None, channel: int | None = None) -> int:
         """A constant used as an activation: a new source, named after its parameter where it has one."""
@@ -305,8 +304,8 @@ class Recorder(TorchFunctionMode):
         self._probing = True
         try:
             with torch._C.DisableTorchFunction():
-                one = list(tensors_in(module.forward(*args, **kwargs)))
-                two = list(tensors_in(module.forward(*other(args), **other(kwargs))))
+                one = tensors_in(module.forward(*args, **kwargs))
+                two = tensors_in(module.forward(*other(args), **other(kwargs)))
                 return len(one) == len(two) and all(map(torch.equal, one, two))
         finally:
             self._probing = False
@@ -330,7 +329,7 @@ class Recorder(TorchFunctionMode):
         if threading.get_ident() != self._thread:
             return func(*args, **kwargs)
         name = function_name(func)
-        present = list(tensors_in((args, kwargs)))
+        present = tensors_in((args, kwargs))
         self._refuse_vmap(present)
         with _plain(present):
             if any(self.tracked(t) for t in present):
@@ -475,6 +474,8 @@ class Recorder(TorchFunctionMode):
         """Float tensors in the working precision (with ``lower``: only those of a lower one)."""
         if isinstance(value, Tensor):
             return self._cast_one(value, lower)
+        if type(value) in PLAIN:
+            return value
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return value
         if isinstance(value, list | tuple):
@@ -538,19 +539,31 @@ class Call:
         return self.recorder.constant(tensor, self.name)
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     """Every tensor inside nested tuples, lists, dicts and dataclasses."""
+    found: list[Tensor] = []
+    _collect(value, found)
+    return found
+
+
+PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, slice, torch.Size}
+"""Types of arguments without tensors inside."""
+
+
+def _collect(value: Any, found: list[Tensor]) -> None:
     if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
-        for key in value.keys():  # noqa: SIM118
-            yield from tensors_in(value[key])
+        found.append(value)
+    elif type(value) in PLAIN:
+        return
     elif isinstance(value, list | tuple):
         for one in value:
-            yield from tensors_in(one)
+            _collect(one, found)
+    elif isinstance(value, dict) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
+        for key in value.keys():  # noqa: SIM118
+            _collect(value[key], found)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, field.name, None))
+            _collect(getattr(value, field.name, None), found)
 
 
 _functorch = torch._C._functorch

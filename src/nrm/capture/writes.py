@@ -43,8 +43,20 @@ class Memory:
 
     def __init__(self, own: list[Tensor]) -> None:
         self.histories: dict[int, _History] = {}
+        self._seen: dict[int, list[Tensor]] = {}
         self._own = {_pointer(t): t for t in own if t.numel()}
         self._saved: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def meet(self, tensor: Tensor) -> None:
+        """Remembers which memory a tensor lies on."""
+        if tensor.numel():
+            self._seen.setdefault(_pointer(tensor), []).append(tensor)
+
+    def sharing(self, target: Tensor) -> list[Tensor]:
+        """The tensors that were met on the same memory and still lie there, each once."""
+        pointer = _pointer(target)
+        near = {id(t): t for t in self._seen.get(pointer, ()) if t is not target and t.numel()}
+        return [t for t in near.values() if _pointer(t) == pointer]
 
     def protect(self, target: Any) -> None:
         """Remembers a parameter or buffer before anything is written into its memory."""
@@ -237,8 +249,7 @@ def _freeze(r: Recorder, pointer: int) -> None:
 
 
 def _aliases(r: Recorder, target: Tensor) -> list[Tensor]:
-    pointer = _pointer(target)
-    return [t for t, _ in r.live.values() if t is not target and t.numel() and _pointer(t) == pointer]
+    return [t for t in r.memory.sharing(target) if id(t) in r.live]
 
 
 def _pointer(tensor: Tensor) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,9 @@ from nrm.operators.maps import Change, Composed, LinearMap
 
 _convolution = torch.ops.aten.convolution.default
 _backward = torch.ops.aten.convolution_backward.default
+
+PART = 2**22
+"""Entries that a convolution is given at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,17 +37,21 @@ class Convolution(LinearMap):
     def apply(self, x: Tensor) -> Tensor:
         if self._is_matrix:
             return self._matrix_product(self.weight.flatten(1), x, self.stride, self.outside)
-        y: Tensor = _convolution(self._fold(x), self.weight, None, *self._geometry)
+        y = _by_parts(lambda part: _convolution(part, self.weight, None, *self._geometry), self._fold(x))
         return y.reshape(x.shape[0], *self.outside)
 
     def transpose(self, y: Tensor) -> Tensor:
         if self._is_matrix:
             near = self._matrix_product(self.weight.flatten(1).T, y, (1,) * len(self.stride), self.inside)
             return near if all(s == 1 for s in self.stride) else self._spaced(near)
-        folded = self._fold(y)
-        like = folded.new_empty(1).expand(folded.shape[0], *self.inside[-self.weight.ndim + 1 :])
-        x: Tensor = _backward(folded, like, self.weight, None, *self._geometry, [True, False, False])[0]
-        return x.reshape(y.shape[0], *self.inside)
+        like = y.new_empty(1).expand(self.inside[-self.weight.ndim + 1 :])
+
+        def backward(part: Tensor) -> Tensor:
+            wide = like.expand(part.shape[0], *like.shape)
+            x: Tensor = _backward(part, wide, self.weight, None, *self._geometry, [True, False, False])[0]
+            return x
+
+        return _by_parts(backward, self._fold(y)).reshape(y.shape[0], *self.inside)
 
     @property
     def _is_matrix(self) -> bool:
@@ -98,6 +106,19 @@ class Convolution(LinearMap):
     def _fold(self, x: Tensor) -> Tensor:
         """The stack axis folded into the batch axis; without a batch axis it takes its place."""
         return x.flatten(0, 1) if len(self.inside) == self.weight.ndim else x
+
+
+def _by_parts(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A function of many samples, some at a time where their tensors are large: fresh memory is slow."""
+    many = max(1, PART // max(1, x[0].numel()))
+    if x.shape[0] <= many:
+        return function(x)
+    first = function(x[:many])
+    y = first.new_empty(x.shape[0], *first.shape[1:])
+    y[:many] = first
+    for begin in range(many, x.shape[0], many):
+        y[begin : begin + many] = function(x[begin : begin + many])
+    return y
 
 
 def convolution_in(map: LinearMap) -> Convolution | None:

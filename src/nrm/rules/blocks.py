@@ -32,6 +32,12 @@ from nrm.rules.density import (
 )
 from nrm.rules.rules import NEGATIVE, AlphaBeta, Factor, Key, Rule, ZBox
 
+RECENT = 5
+"""So many steps' factors are kept: a residual sum and what lies under it until its last branch is pulled."""
+
+LARGE = 2**22
+"""The factors of a step with more weights than this are kept alone."""
+
 NONNEGATIVE = {"relu", "relu6", "sigmoid", "hardsigmoid", "softmax", "softplus", "exp", "square", "abs"}
 
 
@@ -43,13 +49,14 @@ class Blocks:
         self.rules = assignment
         self.is_absolute = False
         self._nonnegative: dict[int, bool] = {}
-        self._recent: tuple[tuple[Rule, Key, LinearMap, int], list[Factor]] | None = None
-        """The factors of the last step: its column sums are followed by its pull, with the same changed weights."""
+        self._identities: dict[int, Identity] = {}
+        self._recent: dict[tuple[Rule, Key, LinearMap, int], list[Factor]] = {}
+        """The factors of the last steps: column sums are followed by a pull, with the same changed weights."""
 
     def absolute(self) -> Blocks:
         """The same blocks with the absolute values of all their factors, coefficients and scales."""
         twin = copy.copy(self)
-        twin.is_absolute, twin._recent = True, None
+        twin.is_absolute, twin._recent = True, {}
         return twin
 
     def rise(
@@ -78,8 +85,7 @@ class Blocks:
                     part = {key: outer(restart[1], tensor) for key, tensor in part.items()}
             else:
                 plain = effective(rule, override)
-                identity = Identity(self.tape.nodes[j].shape)
-                part = self._rise_block(identity, j, plain, wanted, below.at(j, i))
+                part = self._rise_block(self._identity(j), j, plain, wanted, below.at(j, i))
             if term.move is not None:
                 part = {key: term.move.apply(tensor) for key, tensor in part.items()}
             for key, tensor in scaled(part, term, keys, self.is_absolute).items():
@@ -112,20 +118,33 @@ class Blocks:
         return a * v
 
     def factors(self, rule: Rule, key: Key, map: LinearMap, j: int) -> list[Factor]:
-        """The factors of one key of a rule on a map whose input is node j; those of the last call are kept."""
-        h = self.tape.nodes[j].value
+        """The factors of one key of a rule on a map whose input is node j; those of the last calls are kept."""
         asked = (rule, key, map, j)
-        if self._recent is None or self._recent[0] != asked:
+        if asked not in self._recent:
+            self._make_room(map)
+            h = self.tape.nodes[j].value
             bounded = rule.within(h, self.tape.nodes[j].sample) if isinstance(rule, ZBox) else rule
             factors = bounded.factors(key, map, h, self._is_nonnegative(j))
             if self.is_absolute:
                 factors = [Factor(absolute_of(f.a), f.map.reweight(torch.abs), f.group) for f in factors]
-            self._recent = (asked, factors)
-        return self._recent[1]
+            self._recent[asked] = factors
+        return self._recent[asked]
+
+    def _identity(self, j: int) -> Identity:
+        """The block of a plain term, always the same value for a tensor."""
+        if j not in self._identities:
+            self._identities[j] = Identity(self.tape.nodes[j].shape)
+        return self._identities[j]
+
+    def _make_room(self, map: LinearMap) -> None:
+        weight = getattr(map, "weight", None)
+        kept = 1 if isinstance(weight, Tensor) and weight.numel() > LARGE else RECENT
+        while len(self._recent) >= kept:
+            del self._recent[next(iter(self._recent))]
 
     def release(self) -> None:
-        """Forgets the factors of the last step."""
-        self._recent = None
+        """Forgets the factors of the last steps."""
+        self._recent.clear()
 
     def _is_nonnegative(self, j: int) -> bool:
         """Whether no entry of a tensor is below 0: known from its op, or else looked up once."""
@@ -209,7 +228,7 @@ class Blocks:
         if not collected:
             stack = next(iter(packet.density.values())).shape[0]
             return self.tape.nodes[j].value.new_zeros(stack, *self.tape.nodes[j].shape)
-        return self._block(Identity(self.tape.nodes[j].shape), j, collected)
+        return self._block(self._identity(j), j, collected)
 
     def column_sums(self, i: int, rule: Rule | None = None, override: Rule | None = None) -> list[Tensor]:
         """The sums over the blocks of every column, per group; biases are not in them."""

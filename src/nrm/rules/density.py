@@ -123,9 +123,11 @@ class Values(Protocol):
 class Everything:
     """The event that always holds: 1 at every neuron."""
 
+    _one = torch.ones(())
+
     def at(self, i: int, consumer: int) -> Tensor | None:
         """1, for every neuron."""
-        return torch.ones(())
+        return self._one
 
     def together(self, i: int, consumer: int) -> None:
         """Nothing to tell apart."""

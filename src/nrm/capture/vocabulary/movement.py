@@ -54,7 +54,7 @@ def _getitem(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
 
 def tensors_in_any(*values: Any) -> bool:
     """Whether there is a tensor among the values."""
-    return next(tensors_in(values), None) is not None
+    return bool(tensors_in(values))
 
 
 def _narrow(c: Call, input: Tensor, dim: int, start: int = 0, length: int = 1, **kwargs: int) -> Steps:
