@@ -238,6 +238,19 @@ class Late(nn.Module):
         return self.head(torch.tanh(self.keep(h) + self.take(y)))
 
 
+class Exits(nn.Module):
+    """Two exits, the first in the middle; the explained output has them side by side."""
+
+    def __init__(self, width: int, hidden: int, early: int, late: int, bias: bool):
+        super().__init__()
+        self.lin1, self.early = nn.Linear(width, hidden, bias=bias), nn.Linear(hidden, early, bias=bias)
+        self.lin2, self.late = nn.Linear(hidden, hidden, bias=bias), nn.Linear(hidden, late, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.lin1(x))
+        return torch.cat([self.early(h), self.late(torch.relu(self.lin2(h)))], 1)
+
+
 class Token(nn.Module):
     """A parameter used as an activation."""
 

@@ -22,6 +22,7 @@ from modules import (
     ConvResidual,
     Dense,
     Doubled,
+    Exits,
     Folded,
     Gate,
     InPlace,
@@ -318,6 +319,18 @@ def _late(draw: st.DrawFn, bias: bool) -> tuple:
     return Late(first, second, hidden, out, bias), [(first,), (second,)], trace
 
 
+def _exits(draw: st.DrawFn, bias: bool) -> tuple:
+    width, hidden, early, late = draw(widths), draw(widths), draw(few), draw(few)
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        h = t.each(t.linear(t.source("input", x[0]), "lin1"), "/relu#0", F.relu)
+        first = t.linear(h, "early")
+        second = t.linear(t.each(t.linear(h, "lin2"), "/relu#1", F.relu), "late")
+        return t.cat("/cat", first, second)
+
+    return Exits(width, hidden, early, late, bias), [(width,)], trace
+
+
 def _token(draw: st.DrawFn, bias: bool) -> tuple:
     width, own, hidden, out = draw(widths), draw(st.integers(1, 2)), draw(widths), draw(widths)
 
@@ -424,6 +437,7 @@ KINDS: dict[str, Callable[[st.DrawFn, bool], tuple]] = {
     "dense": _dense,
     "normed dense": _normed_dense,
     "late input": _late,
+    "exits": _exits,
     "token": _token,
     "reused": _reused,
     "gate": _gate,
