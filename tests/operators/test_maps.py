@@ -299,6 +299,16 @@ def test_reweight_changes_every_entry(case: Case, change: Callable[[Tensor], Ten
     assert torch.allclose(changed.transpose(y).reshape(2, -1), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("case", KNOWN_BY_WEIGHT.values(), ids=KNOWN_BY_WEIGHT)
+def test_a_bound_is_above_the_absolute_sums_and_reaches_them(case: Case) -> None:
+    (map,) = case.maps
+    for x in (weight(1, *map.inside).abs(), torch.ones(1, *map.inside, dtype=torch.float64)):
+        exact = (x.reshape(1, -1) @ case.matrix.abs().T).reshape(1, *map.outside)
+        bound = map.bound(x)
+        assert bool((bound >= exact * (1 - 1e-12)).all())
+        assert float((bound / exact)[exact > 0].min()) < len(case.matrix[0]) ** 0.5 + 1e-9
+
+
 @pytest.mark.parametrize("case", {**KNOWN_BY_WEIGHT, **CHOICES}.values(), ids={**KNOWN_BY_WEIGHT, **CHOICES})
 def test_support_has_ones_where_there_is_a_connection(case: Case) -> None:
     (map,) = case.maps

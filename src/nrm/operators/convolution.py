@@ -73,6 +73,13 @@ class Convolution(LinearMap):
         wide[(..., *(slice(None, None, s) for s in self.stride))] = x  # type: ignore[index]
         return wide
 
+    def bound(self, x: Tensor) -> Tensor:
+        if self.transposed:
+            return super().bound(x)
+        norms: Tensor = torch.linalg.vector_norm(self.weight.flatten(1), dim=1)
+        energy = FlatConvolution.of(self).apply(x.square())
+        return energy.sqrt() * norms.view(-1, *(1,) * (self.weight.ndim - 2))  # Cauchy and Schwarz, window by window
+
     def reweight(self, change: Change) -> Convolution:
         return self._with(change(self.weight))
 

@@ -39,6 +39,10 @@ class LinearMap(ABC):
     def reweight(self, change: Change) -> LinearMap:
         """The map with every weight ``w`` replaced by ``change(w)``."""
 
+    def bound(self, x: Tensor) -> Tensor:
+        """At least ``|V| x`` for an ``x`` without negative entries; maps of many weights have something cheaper."""
+        return self.reweight(torch.abs).apply(x)
+
     def support(self) -> LinearMap:
         """The map with weight 1 on every connection."""
         return self.reweight(torch.ones_like)
@@ -86,6 +90,11 @@ class Dense(LinearMap):
 
     def transpose(self, y: Tensor) -> Tensor:
         return torch.matmul(y, self.weight)
+
+    def bound(self, x: Tensor) -> Tensor:
+        lengths: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        rows: Tensor = torch.linalg.vector_norm(self.weight, dim=1)
+        return lengths * rows  # Cauchy and Schwarz
 
     def reweight(self, change: Change) -> Dense:
         return Dense(self.inside, change(self.weight))

@@ -48,6 +48,7 @@ class Blocks:
         self.tape = assignment.tape
         self.rules = assignment
         self.is_absolute = False
+        self._is_bound = False
         self._nonnegative: dict[int, bool] = {}
         self._identities: dict[int, Identity] = {}
         self._recent: dict[tuple[Rule, Key, LinearMap, int], list[Factor]] = {}
@@ -57,6 +58,12 @@ class Blocks:
         """The same blocks with the absolute values of all their factors, coefficients and scales."""
         twin = copy.copy(self)
         twin.is_absolute, twin._recent = True, {}
+        return twin
+
+    def bounds(self) -> Blocks:
+        """Blocks whose sums over everything are at least those of the absolute ones, and cheaper."""
+        twin = copy.copy(self)
+        twin.is_absolute, twin._is_bound, twin._recent = True, True, {}
         return twin
 
     def rise(
@@ -104,7 +111,10 @@ class Blocks:
         for key in sorted(keys.intersection(rule.keys)):
             for factor in self.factors(rule, key, map, j):
                 x = self._weighted(factor.a, v, j)
-                entry = factor.map.apply(x) if rows is None else apply_by_channel(factor.map, x, rows)
+                if self._is_bound:
+                    entry = factor.map.bound(x)
+                else:
+                    entry = factor.map.apply(x) if rows is None else apply_by_channel(factor.map, x, rows)
                 slot = (key, factor.group)
                 total[slot] = total[slot] + entry if slot in total else entry
         return total
@@ -126,7 +136,8 @@ class Blocks:
             bounded = rule.within(h, self.tape.nodes[j].sample) if isinstance(rule, ZBox) else rule
             factors = bounded.factors(key, map, h, self._is_nonnegative(j))
             if self.is_absolute:
-                factors = [Factor(absolute_of(f.a), f.map.reweight(torch.abs), f.group) for f in factors]
+                changed = [f.map if self._is_bound else f.map.reweight(torch.abs) for f in factors]
+                factors = [Factor(absolute_of(f.a), map, f.group) for f, map in zip(factors, changed, strict=True)]
             self._recent[asked] = factors
         return self._recent[asked]
 

@@ -104,7 +104,7 @@ class ColumnStore:
     def _absolute(self, i: int, otherwise: Tensor) -> Tensor:
         """The sums of absolute entries, or something else where single weights are not known."""
         try:
-            return total(self.blocks.absolute().rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING))
+            return self._sums(self.blocks.absolute(), i)
         except RuleError:
             return otherwise
 
@@ -169,26 +169,44 @@ class ColumnStore:
         if not bool(small.any()):
             return size <= tiny
         shift = self.blocks.shift(i) if self.bias == "input" else None
+        offset = 0.0 if shift is None else shift.abs()
+
+        def lost(total: Tensor) -> Tensor:
+            return small & (size <= (8 * torch.finfo(z.dtype).eps * (total + offset)).clamp(min=tiny))
+
         try:
-            total = self._absolute_sums(i, small)
+            if self._marked_rows(i, small) is None:
+                small = lost(1.01 * self._sums(self.blocks.bounds(), i))
+                if not bool(small.any()):
+                    return small
+            return lost(self._absolute_sums(i, small))
         except RuleError:
             return size <= tiny
-        if shift is not None:
-            total = total + shift.abs()
-        return small & (size <= (8 * torch.finfo(z.dtype).eps * total).clamp(min=tiny))
+
+    def _marked_rows(self, i: int, small: Tensor) -> Tensor | None:
+        """The rows of a plain dense step with columns that are marked as small, if they are few."""
+        op = self.blocks.tape.nodes[i].op
+        if not _has_rows(op) or not isinstance(self.blocks.rules.leaf_rule(i), LRP0):
+            return None
+        rows = small.reshape(-1, small.shape[-1]).any(0).nonzero()[:, 0]
+        return rows if len(rows) * 8 <= small.shape[-1] else None
+
+    def _sums(self, blocks: Blocks, i: int) -> Tensor:
+        """The sums of entries that blocks have in the columns of a step."""
+        return total(blocks.rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING))
 
     def _absolute_sums(self, i: int, small: Tensor) -> Tensor:
         """The sums of absolute entries of the columns marked as small; a dense step looks at its marked rows only."""
-        node, rule = self.blocks.tape.nodes[i], self.blocks.rules
+        node, rows = self.blocks.tape.nodes[i], self._marked_rows(i, small)
         op = node.op
-        if isinstance(op, Linear) and isinstance(op.map, Dense) and isinstance(rule.leaf_rule(i), LRP0):
-            rows = small.reshape(-1, small.shape[-1]).any(0).nonzero()[:, 0]
+        if rows is not None:
+            assert isinstance(op, Linear)
+            assert isinstance(op.map, Dense)
             sums = torch.zeros_like(node.value)
             weight = op.map.weight.index_select(0, rows).abs()
             sums[..., rows] = self.blocks.tape.nodes[node.inputs[0]].value.abs() @ weight.T
             return sums
-        rise = self.blocks.absolute().rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING)
-        return total(rise)
+        return self._sums(self.blocks.absolute(), i)
 
 
 class AbsoluteColumns(ColumnStore):
