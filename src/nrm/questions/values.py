@@ -493,7 +493,8 @@ def _show(text: Callable[[Layer], str], layer: Layer, e: tuple[Any, ...], inner:
 
 
 def _show_block(text: Callable[[Layer], str], partition: Partition, index: Any) -> str:
-    if partition.kind in ("channels", "positions", "heads") and not partition.chosen:
+    plain = ("channels", "positions", "heads", "groups") if text is str else ("channels", "positions", "heads")
+    if partition.kind in plain and not partition.chosen:  # groups without their labels are for the eye only
         return f"{text(partition.layer)}.{partition.kind[:-1]}({_show_item(index)})"
     at = ", ".join(map(str, index[1:])) if isinstance(index, tuple) and index[0] == "at" else _show_item(index)
     return f"{_show_partition(text(partition.layer), partition)}[{at}]"
