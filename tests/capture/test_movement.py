@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from capture.replay import check_capture, numbers
 from nrm.capture import Source
-from nrm.capture.vocabulary import VOCABULARY, movement
+from nrm.capture.vocabulary import VOCABULARY, movement, scatter
 
 Function = Callable[[Tensor], Tensor]
 
@@ -175,9 +175,20 @@ CALLS: dict[str, tuple[tuple[int, ...], list[Function]]] = {
             lambda x: x.index_add(1, INDEX, x[:, :3]),
             lambda x: torch.index_add(C, 1, INDEX, x[:, :3], alpha=2),
             lambda x: x.index_add(1, INDEX, C[:, :3]),
+            lambda x: x.new_zeros(2, 4).index_add(1, INDEX, x[:, :3], alpha=-1),
         ],
     ),
     "scatter_add": ((2, 4), [lambda x: x.scatter_add(1, PLACES, x[:, 1:3]), lambda x: C.scatter_add(1, PLACES, src=x)]),
+    "scatter_reduce": (
+        (2, 4),
+        [
+            (lambda x, how=how, own=own: x.new_zeros(2, 4).scatter_reduce(1, PLACES, x, how, include_self=own))
+            for how, own in [("sum", True), ("sum", False), ("mean", True), ("mean", False)]
+        ] + [
+            (lambda x, how=how: C.scatter_reduce(1, PLACES, x[:, 1:3], how, include_self=False))
+            for how in ("sum", "mean", "amax", "amin")
+        ] + [lambda x: x.new_zeros(2, 2).scatter_reduce(0, 1 - PLACES % 2, x, "amax", include_self=False)],
+    ),
 }  # fmt: skip
 
 ONE_BY_ONE = {f"{name} {k}": (shape, call) for name, (shape, calls) in CALLS.items() for k, call in enumerate(calls)}
@@ -190,7 +201,9 @@ def test_movement(shape: tuple[int, ...], call: Function) -> None:
 
 
 def test_every_movement_of_the_vocabulary_is_tested() -> None:
-    known = {name for name, builder in VOCABULARY.items() if builder.__module__ == movement.__name__}
+    known = {
+        name for name, builder in VOCABULARY.items() if builder.__module__ in (movement.__name__, scatter.__name__)
+    }
     assert known == set(CALLS)
 
 

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from nrm.capture.anatomy import Anatomy
+from nrm.capture.graphs import Graphs, find_graphs, is_record
 from nrm.capture.guard import plain_execution, untouched, watched_modules
 from nrm.capture.ops import Multiply, Source, Unknown
 from nrm.capture.recorder import Recorder, tensors_in
+from nrm.capture.samples import Whose
 from nrm.capture.tape import Node, Tape
 from nrm.capture.vocabulary import COMPOSED, VOCABULARY
 from nrm.errors import CaptureError
@@ -35,19 +37,21 @@ def capture(
     check_model(anatomy)
     args, kwargs = split_inputs(inputs)
     given = tensors_in((args, kwargs))
-    check_inputs(given, anatomy, batch_dim)
+    graphs = None if batch_dim is None else find_graphs(model, args, kwargs)
+    batch_dim = batch_dim if graphs is None else None
+    check_inputs([t for t in given if graphs is None or t.numel()], anatomy, batch_dim)
     precisions = anatomy.precisions | {t.dtype for t in given if t.is_floating_point()}
     dtype = dtype or (torch.float64 if torch.float64 in precisions else torch.float32)
     owners = {} if batch_dim is None else _packed_owners((args, kwargs))
-    batch = 1 if batch_dim is None else _count_samples(given, owners, batch_dim)
+    batch = _count_samples(given, owners, batch_dim, graphs)
     exact = precisions == {dtype}
-    recorder = Recorder(anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact)
+    recorder = Recorder(
+        anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact, graphs=graphs
+    )
     with untouched(anatomy), plain_execution():
         args, kwargs = _own(args, dtype), _own(kwargs, dtype)
         for (name, tensor), theirs in zip(_input_names(args, kwargs), given, strict=True):
-            has_samples = batch_dim is not None and tensor.ndim > batch_dim and tensor.shape[batch_dim] == batch
-            owner = owners.get(id(theirs))
-            recorder.add_input(tensor, name, batch_dim if has_samples and owner is None else None, owner)
+            recorder.add_input(tensor, name, _whose(tensor, owners.get(id(theirs)), batch, batch_dim, graphs))
         before = torch.get_rng_state()
         try:
             with watched_modules(recorder), recorder:
@@ -78,9 +82,23 @@ def _packed_owners(value: Any) -> dict[int, Tensor]:
     return found
 
 
-def _count_samples(given: list[Tensor], owners: Mapping[int, Tensor], batch_dim: int) -> int:
+def _count_samples(
+    given: list[Tensor], owners: Mapping[int, Tensor], batch_dim: int | None, graphs: Graphs | None
+) -> int:
+    if graphs is not None:
+        return graphs.count
+    if batch_dim is None:
+        return 1
     packed = owners.get(id(given[0]))
     return given[0].shape[batch_dim] if packed is None else int(packed.max()) + 1
+
+
+def _whose(tensor: Tensor, owner: Tensor | None, batch: int, batch_dim: int | None, graphs: Graphs | None) -> Whose:
+    """Where the samples lie in an input: in its graphs, in a packed sequence, or along the axis of samples."""
+    if graphs is not None:
+        return graphs.whose(tensor)
+    has_samples = batch_dim is not None and tensor.ndim > batch_dim and tensor.shape[batch_dim] == batch
+    return Whose(batch_dim if has_samples and owner is None else None, owner)
 
 
 def unwrap(model: Any) -> Any:
@@ -203,6 +221,11 @@ def _own(value: Any, dtype: torch.dtype) -> Any:
         return type(value)(_own(v, dtype) for v in value)
     if isinstance(value, dict):
         return {k: _own(v, dtype) for k, v in value.items()}
+    if is_record(value):
+        twin = copy.copy(value)
+        for key in twin.keys():  # noqa: SIM118
+            twin[key] = _own(twin[key], dtype)
+        return twin
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         twin = copy.copy(value)
         for name in [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]:
@@ -212,11 +235,20 @@ def _own(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _input_names(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    positional = tensors_in(args)
-    for i, t in enumerate(positional):
-        yield ("input" if len(positional) + len(kwargs) == 1 else f"input[{i}]"), t
-    for key, value in kwargs.items():
+    count, only = 0, len(tensors_in(args)) + len(kwargs) == 1
+    for value in args:
+        if is_record(value):
+            yield from _entry_names(value)
+            continue
         for t in tensors_in(value):
+            yield ("input" if only else f"input[{count}]"), t
+            count += 1
+    yield from _entry_names(kwargs)
+
+
+def _entry_names(record: Any) -> Iterator[tuple[str, Tensor]]:
+    for key in record.keys():  # noqa: SIM118
+        for t in tensors_in(record[key]):
             yield f"input.{key}", t
 
 
@@ -317,6 +349,9 @@ def _user_inputs(recorder: Recorder) -> tuple[int, ...]:
     Of several embeddings (words, positions, types of tokens) it is the one of the integers that were given first.
     """
     sources = [n for n in recorder.nodes if isinstance(n.op, Source) and n.op.kind in ("input", "embedding")]
+    if recorder.graphs is not None:  # an object of a graph has more entries (labels, coordinates) than a model reads
+        read = {i for node in recorder.nodes for i in node.inputs}
+        sources = [n for n in sources if n.index in read] or sources
     named = [(name, index) for name, index in recorder.embedded if name is not None]
     for name, index in named:
         if name != "input":
@@ -346,6 +381,7 @@ def _finish(
     tape = Tape(
         recorder.nodes, recorder.names, recorder.received, modules, inputs, output, batch, dtype,
         tuple(dict.fromkeys(recorder.notes)), recorder.steps, _ends(recorder.nodes[inputs[0]], padding),
+        None if recorder.graphs is None else recorder.graphs.edges,
     )  # fmt: skip
     _check_finite(tape)
     _check_samples(tape)
@@ -360,7 +396,7 @@ def _check_samples(tape: Tape) -> None:
     for node in reversed(tape.nodes[: tape.output + 1]):
         if node.index not in seen or isinstance(node.op, Unknown):
             continue
-        if _is_mixed(node) or (node.index == tape.output and node.sample is None and node.owner is None):
+        if _is_mixed(node) or (node.index == tape.output and not node.has_samples):
             raise CaptureError(
                 "samples of the batch are mixed", where=f"layer {node.name!r}",
                 got=f"a tensor of shape {tuple(node.shape)} whose entries depend on several of {tape.batch} samples",

@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from nrm.operators import Gather, LinearMap, Reduce
+from nrm.operators import Gather, LinearMap, Reduce, Scatter
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Combine:
-    """``y = sum of terms + shift``: data movement, scaling by a constant, batch norm, addition.
+    """``y = sum of terms + shift``: data movement, scaling by a constant, batch norm, addition, sums over neighbours.
 
     If it ``joins``, several terms (or a term and a shift) meet in one entry and share one column; otherwise every
     entry of y comes from exactly one entry below, and relevance just moves.
@@ -83,12 +83,12 @@ class Softmax(Pointwise):
 class Select:
     """Each output is one chosen input: max pooling, maxima over axes. The choice is computed when first needed.
 
-    ``choose`` takes the values to choose by, None for the input's own; ``reduce`` tells which axes a maximum over
-    axes removed.
+    ``choose`` takes the values to choose by, None for the input's own; ``reduce`` is the sum in whose place the maximum
+    stands, over axes or at places.
     """
 
     choose: Callable[[Tensor | None], Gather]
-    reduce: Reduce | None = None
+    reduce: Reduce | Scatter | None = None
     kind: str = "max"
 
     @cached_property

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from nrm.capture import axes, elementwise, heads, samples, writes
 from nrm.capture.anatomy import Anatomy
+from nrm.capture.graphs import Graphs
 from nrm.capture.ops import Combine, Linear, Op, Source, Unknown
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
@@ -75,14 +76,15 @@ def is_in_place(func: Callable[..., Any]) -> bool:
 class Recorder(TorchFunctionMode):
     """A mode under which every torch call is recorded. One recorder serves one forward pass.
 
-    ``live`` has every tensor that depends on the input, with its node; ``batch_dim`` is where the user's samples lie.
-    ``embedded`` has every embedding that integers of the user look up, with the name of the input they are, unless
-    they were computed from it.
+    ``live`` has every tensor that depends on the input, with its node; ``batch_dim`` is where the user's samples lie,
+    unless they are ``graphs``. ``embedded`` has every embedding that integers of the user look up, with the name of the
+    input they are, unless they were computed from it.
     """
 
     def __init__(
         self, anatomy: Anatomy, dtype: torch.dtype, vocabulary: dict[str, Callable[..., Any]],
         composed: dict[str, Callable[..., Any]], *, samples: int, batch_dim: int | None, exact: bool,
+        graphs: Graphs | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.nodes: list[Node] = []
@@ -92,6 +94,7 @@ class Recorder(TorchFunctionMode):
         self.notes: list[str] = []
         self.samples = samples
         self.batch_dim = batch_dim
+        self.graphs = graphs
         self.dtype = dtype
         self.choice: Tensor | None = None
         self.live: dict[int, tuple[Tensor, int]] = {}
@@ -177,7 +180,7 @@ class Recorder(TorchFunctionMode):
 
     # ---- sources ---------------------------------------------------------------------------------------------
 
-    def add_input(self, tensor: Tensor, name: str, sample: int | None, owner: Tensor | None = None) -> None:
+    def add_input(self, tensor: Tensor, name: str, whose: samples.Whose) -> None:
         """Declares a tensor of the user's input: float tensors are sources, integers are followed to embeddings.
 
         In a batch, a float tensor without a sample axis is shared by all samples, so that no sample could own its
@@ -187,13 +190,16 @@ class Recorder(TorchFunctionMode):
         if not tensor.is_floating_point():
             self._integers[id(tensor)] = (tensor, name)
             return
-        if sample is None and owner is None and self.samples > 1:
+        if self.graphs is not None and self.graphs.is_weight(tensor):
+            self.notes.append(f"{name} has one number per edge: a weight of messages, held constant")
+            return
+        if whose.axis is None and whose.owner is None and self.samples > 1:
             self.notes.append(f"{name} has no sample axis: it is shared by the batch and held constant")
             return
         channel = 1 if tensor.ndim > 2 else tensor.ndim - 1
-        channel_axis = channel if channel != sample and channel >= 0 else None
-        index = self.source(Source("input"), tensor, "input", sample, channel_axis, name)
-        self.nodes[index].owner = owner
+        channel_axis = channel if channel != whose.axis and channel >= 0 else None
+        index = self.source(Source("input"), tensor, "input", whose.axis, channel_axis, name)
+        self.nodes[index].owner = whose.owner
         self.follow(tensor, index)
 
     def source(
@@ -210,7 +216,9 @@ class Recorder(TorchFunctionMode):
     def _embedding(self, value: Tensor, looked_up: Any) -> Tensor:
         value = value.to(self.dtype)
         sample = self.sample_axis(value) if value.ndim > 1 else None
-        index = self.source(Source("embedding"), value, "embedding", sample, value.ndim - 1, "")
+        whose = samples.Whose(sample) if self.graphs is None else self.graphs.whose(value)
+        index = self.source(Source("embedding"), value, "embedding", whose.axis, value.ndim - 1, "")
+        self.nodes[index].owner = whose.owner
         self.embedded.append((self._integers.get(id(looked_up), (None, None))[1], index))
         self.follow(value, index)
         return value

@@ -15,7 +15,7 @@ from torch import Tensor
 from nrm.capture.axes import through
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Select, Unknown
 from nrm.capture.tape import Node
-from nrm.operators import Centering, Dense, Function, Gather, LinearMap, Matmul, Reduce, convolution_in
+from nrm.operators import Centering, Dense, Function, Gather, LinearMap, Matmul, Reduce, Scatter, convolution_in
 
 _NOBODY, _MIXED, _FIRST = 0, 1, 2
 """Codes of entries: no sample, several samples, sample k as ``_FIRST + k``. Movement carries them like values."""
@@ -35,7 +35,7 @@ def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
         return _through_unknown(parents, shape, batch)
     maps = _maps(op)
     found = [_axis_through(m, p.sample) for m, p in zip(maps, parents, strict=True)]
-    if all((a is not None) if p.sample is not None else _unowned(p) for a, p in zip(found, parents, strict=True)):
+    if all((a is not None) if p.sample is not None else p.owner is None for a, p in zip(found, parents, strict=True)):
         axes = {a for a in found if a is not None}
         if len(axes) == 1:
             axis = axes.pop()
@@ -47,10 +47,10 @@ def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
 
 def settle(op: Op, parents: list[Node], node: Node, batch: int) -> None:
     """Constants that meet samples belong to the samples of the entries they enter."""
-    if not isinstance(op, Combine) or (node.sample is None and node.owner is None):
+    if not isinstance(op, Combine) or not node.has_samples:
         return
     for term, parent in zip(op.terms, parents, strict=True):
-        if parent.inputs or not _unowned(parent):
+        if parent.inputs or parent.has_samples:
             continue
         if term.move is None:
             parent.sample, parent.owner = node.sample, node.owner
@@ -72,10 +72,6 @@ def codes_of(node: Node) -> Tensor:
     count = node.shape[node.sample]
     shape = [count if axis == node.sample else 1 for axis in range(node.value.ndim)]
     return (torch.arange(count, device=node.value.device) + _FIRST).view(shape).expand(node.shape)
-
-
-def _unowned(node: Node) -> bool:
-    return node.sample is None and node.owner is None
 
 
 def _maps(op: Op) -> list[LinearMap | None]:
@@ -105,6 +101,8 @@ def _axis_through(map: LinearMap | None, axis: int | None) -> int | None:
         return axis
     if isinstance(map, Gather):
         return _through_gather(map, axis)
+    if isinstance(map, Scatter):
+        return axis if _keeps(map, axis) and map.keeps(axis, axis) else None
     free = _free_axes(map)
     if free is not None:
         return axis if axis in free and _keeps(map, axis) else None
@@ -153,7 +151,7 @@ def _by_entry(op: Op, maps: list[LinearMap | None], parents: list[Node], shape: 
     """Entry by entry: where contributions of several samples meet, the entry is mixed."""
     total: Tensor | None = None
     for map, parent in zip(maps, parents, strict=True):
-        if _unowned(parent):
+        if not parent.has_samples:
             continue
         code = _moved(op, map, codes_of(parent), shape, batch, parent.value.dtype)
         if isinstance(op, Multiply) and total is not None and bool((code == _MIXED).any()):
@@ -174,6 +172,8 @@ def _moved(op: Op, map: LinearMap | None, code: Tensor, shape: torch.Size, batch
         if code.shape == shape:
             return code
         return _kept(code, shape, range(code.ndim))
+    if isinstance(map, Scatter):
+        return _scattered(map, code, shape)
     if isinstance(op, Linear | Select):
         free = _free_axes(map)
         if isinstance(map, Reduce):
@@ -186,6 +186,14 @@ def _reduced(map: Reduce, code: Tensor, shape: torch.Size) -> Tensor:
     if not map.dims:
         return code.reshape(shape)
     low, high = code.amin(map.dims), code.amax(map.dims)
+    return torch.where(low == high, low, torch.full_like(low, _MIXED)).reshape(shape)
+
+
+def _scattered(map: Scatter, code: Tensor, shape: torch.Size) -> Tensor:
+    """Codes that meet at a place: one if they are all the same, nobody's where none arrives."""
+    flat, nobody = code.reshape(-1), torch.full((shape.numel(),), _NOBODY, dtype=torch.long, device=code.device)
+    low = nobody.scatter_reduce(0, map.index, flat, "amin", include_self=False)
+    high = nobody.scatter_reduce(0, map.index, flat, "amax", include_self=False)
     return torch.where(low == high, low, torch.full_like(low, _MIXED)).reshape(shape)
 
 

@@ -41,6 +41,11 @@ class Node:
         return self.value.shape
 
     @property
+    def has_samples(self) -> bool:
+        """Whether it is known which entries are whose."""
+        return self.sample is not None or self.owner is not None
+
+    @property
     def layer_shape(self) -> tuple[int, ...]:
         """The shape of one sample's part: the layer as a user sees it."""
         return tuple(n for axis, n in enumerate(self.shape) if axis != self.sample)
@@ -52,6 +57,7 @@ class Tape:
 
     ``steps`` has the hidden states of every recurrent layer, for every call of it.
     ``ends`` is each sample's last position that is not padding, where the input is a sequence of tokens.
+    ``edges`` are those of the graphs among the inputs, ``(2, edges)``.
     """
 
     nodes: list[Node]
@@ -65,6 +71,7 @@ class Tape:
     notes: tuple[str, ...] = ()
     steps: dict[str, list[list[int]]] = field(default_factory=dict)
     ends: Tensor | None = None
+    edges: Tensor | None = None
     consumers: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ import html
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from torch import Tensor
 from nrm.capture import Node, Select
 from nrm.errors import MassError, NrmError, NrmWarning, PrecisionError
 from nrm.measure.layers import sample_sums
-from nrm.measure.target import Target
+from nrm.measure.target import Target, predict
+from nrm.questions.frame import Frame
 from nrm.questions.sweep import Base, base_sweep
 from nrm.rules import Arrivals, Network
 
@@ -172,10 +173,10 @@ def _few(values: Sequence[float]) -> str:
     return ", ".join(f"{v:.4g}" for v in values[:3]) + (" ..." if len(values) > 3 else "")
 
 
-def check_measure(network: Network, target: Target, base: Base, *, full: bool, own: Tensor | None = None) -> Check:
+def check_measure(network: Network, target: Target, base: Base, *, full: bool, moved: Moved | None = None) -> Check:
     """The light form looks at the input cut; the full form at every cut, every column, and measures precision.
 
-    ``own`` are the outputs in the model's own precision, ``(batch, *shape)``, where that is not the measure's.
+    ``moved`` compares the outputs with those in the model's own precision, where that is not the measure's.
     """
     tape, batch = network.tape, network.tape.batch
     sums = _Sums(network, base, batch)
@@ -193,23 +194,29 @@ def check_measure(network: Network, target: Target, base: Base, *, full: bool, o
         precision = tuple((largest * eps).tolist())
     normalized = network.normalize is True
     errors, cautions = _judge(sums, precision, variation, normalized, batch)
-    moved = None if own is None else _moved(network, target, own, cautions)
+    for i in () if moved is None else moved.other:
+        cautions.append((i, f"In the model's own precision the top class of sample {i} is another."))
     return Check(
         tuple(sums.mass.tolist()), cuts, {k: tuple(v.tolist()) for k, v in sums.sinks.items()},
         tuple(sums.biases.tolist()), tuple(sums.offsets.tolist()), variation, reached, negative, zero, ties,
-        tuple(precision), full, moved, tuple(target.value.tolist()), _notes(network), tuple(errors), tuple(cautions),
+        tuple(precision), full, None if moved is None else moved.share, tuple(target.value.tolist()),
+        _notes(network), tuple(errors), tuple(cautions),
     )  # fmt: skip
 
 
-def _moved(network: Network, target: Target, own: Tensor, cautions: list[tuple[int | None, str]]) -> tuple[float, ...]:
-    """How far each sample's outputs are from the model's own, beside the largest; another top class is worth a word."""
-    node = network.tape.nodes[network.tape.output]
-    ours = node.value if node.sample is None else node.value.movedim(node.sample, 0)
-    ours, theirs = ours.reshape(own.shape[0], -1), own.reshape(own.shape[0], -1)
-    for i in (theirs.argmax(1) != target.prediction).nonzero()[:, 0].tolist():
-        cautions.append((i, f"In the model's own precision the top class of sample {i} is another."))
-    moved: list[float] = ((ours - theirs).abs().amax(1) / theirs.abs().amax(1).clamp(min=1e-30)).tolist()
-    return tuple(moved)
+class Moved(NamedTuple):
+    """How far each sample's outputs are from the model's own, beside the largest, and whose top class is another."""
+
+    share: tuple[float, ...]
+    other: tuple[int, ...]
+
+
+def compare_outputs(ours: Tensor, theirs: Tensor, frame: Frame, ends: Tensor | None) -> Moved:
+    """The output in the measure's precision against the model's own."""
+    (scores, top), (own_scores, own_top) = (predict(output, frame, ends) for output in (ours, theirs))
+    gap, largest = (t.reshape(len(t), -1).abs().amax(1) for t in (scores - own_scores, own_scores))
+    other = (top != own_top).nonzero()[:, 0].tolist()
+    return Moved(tuple((gap / largest.clamp(min=1e-30)).tolist()), tuple(other))
 
 
 def _count_ties(network: Network, base: Base) -> tuple[int, int]:
@@ -306,8 +313,7 @@ def _judge(
 
 def _narrow_mass(node: Node, message: Tensor, batch: int) -> Tensor:
     """The mass of a bias or an offset: one neuron per sample and channel."""
-    told_apart = node.sample is not None or node.owner is not None
-    return message[0].reshape(batch, -1).sum(1) if told_apart else message[0].sum()[None]
+    return message[0].reshape(batch, -1).sum(1) if node.has_samples else message[0].sum()[None]
 
 
 def _cut_masses(network: Network, base: Base, batch: int) -> dict[str, tuple[float, ...]]:

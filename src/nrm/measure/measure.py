@@ -14,7 +14,7 @@ from nrm.capture import Tape, plain_execution
 from nrm.capture import capture as capture_model
 from nrm.errors import QuestionError
 from nrm.measure.asking import Asking
-from nrm.measure.check import Check, check_measure
+from nrm.measure.check import Check, Moved, check_measure, compare_outputs
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.memory import memory_bound
@@ -245,18 +245,20 @@ class Measure(Asking):
         """
         self._origin.check_fresh()
         with plain_execution():
-            result = self._own_check(check_measure(self._network, self._target, self.base, full=True, own=self._own()))
+            result = self._own_check(
+                check_measure(self._network, self._target, self.base, full=True, moved=self._moved())
+            )
         if strict:
             result.speak(stacklevel=3)
         return result
 
-    def _own(self) -> Tensor | None:
-        """The outputs in the model's own precision, samples first, where that is not the measure's."""
+    def _moved(self) -> Moved | None:
+        """The outputs against those in the model's own precision, where that is not the measure's."""
         own = self._origin.own_output()
         if own is None:
             return None
         node = self._tape.nodes[self._tape.output]
-        return self._places.frame(node).to_samples(own.to(node.value)[None])[0]
+        return compare_outputs(node.value, own.to(node.value), self._places.frame(node), self._tape.ends)
 
     def _own_check(self, check: Check) -> Check:
         return check

@@ -6,14 +6,16 @@ import fnmatch
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from nrm.capture import Combine, Linear, Node, Pointwise, Source, Tape, unknown_layer
 from nrm.errors import QuestionError
+from nrm.measure.edges import EdgeStep, find_edge_steps, number_edges
 from nrm.measure.layers import Cut
 from nrm.questions.frame import Frame
 from nrm.questions.kept import Kept
 from nrm.questions.sweep import Base, Site, drain_name
-from nrm.questions.values import SKIP, Layer
+from nrm.questions.values import EDGES, SKIP, Layer
 from nrm.rules import Network
 
 PORTS = ("bias", "offset", "sink")
@@ -43,6 +45,8 @@ class Places:
         """The site of a layer, and its geometry."""
         if not isinstance(layer, Layer):
             raise QuestionError("not a layer", got=repr(layer)[:120], hint="R['name'] or nrm.layer('name')")
+        if layer.consumer == EDGES:
+            return self._along_edges(layer.name)
         if layer.consumer is not None:
             source, consumer = self._edge_ends(layer)
             return Site(source.index, consumer.index), self.frame(source, str(layer))
@@ -152,6 +156,28 @@ class Places:
         except QuestionError:
             return None
 
+    def _along_edges(self, name: str) -> tuple[Site, Frame]:
+        """What a graph layer sums over neighbours as a site, with the edge of every row."""
+        tape = self._tape
+        found = find_edge_steps(tape, name)
+        if len(found) != 1:
+            steps = ", ".join(repr(tape.nodes[step.sum].name) for step in found)
+            raise QuestionError(
+                f"layer {name!r} has {'several sums' if found else 'no sum'} over neighbours", got=f"{name!r}.edges",
+                expected=f"one of {steps}" if found else "a layer that sums over the neighbours of every node",
+                hint="R.layers lists kind 'propagate'; R['NAME'].edges works on these, too",
+            )  # fmt: skip
+        node = tape.nodes[found[0].rows]
+        numbers, count = self._edge_numbers(found[0])
+        return Site(node.index), replace(self.frame(node, f"{name}.edges"), edges=numbers, edge_count=count)
+
+    def _edge_numbers(self, step: EdgeStep) -> tuple[Tensor, int]:
+        edges = self._tape.edges
+        if edges is None:  # the model has its graph in itself: the edges are as it lists them
+            count = len(step.targets)
+            return torch.arange(count, device=step.targets.device), count
+        return number_edges(step, edges), edges.shape[1]
+
     # ---- drains ----------------------------------------------------------------------------------------------
 
     def drains(self, above: int = -1) -> list[Layer]:
@@ -178,8 +204,7 @@ class Places:
                     hint="R.biases and R.inputs list what there is; a fused step has one bias, at its last tensor",
                 )  # fmt: skip
             shape = torch.Size(self._network.drain_shape(node.index, port))
-            told_apart = node.sample is not None or node.owner is not None
-            sample = node.sample if port == "sink" else (0 if told_apart else None)
+            sample = node.sample if port == "sink" else (0 if node.has_samples else None)
             channel = node.channel if port == "sink" else len(shape) - 1
             owner = node.owner if port == "sink" else None
             frame = Frame(name, shape, sample, channel, self._tape.batch, node.value.device, owner)

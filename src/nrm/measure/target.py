@@ -50,27 +50,21 @@ def read_target(target: Any, output: Tensor, frame: Frame, ends: Tensor | None =
     ``ends`` is each sample's last position that is not padding. If the output has tokens at these positions, the
     prediction is the top token there, and negative positions count from there.
     """
-    scores = frame.to_samples(output[None])[0]
+    scores, prediction = predict(output, frame, ends)
     batch, shape = scores.shape[0], tuple(scores.shape[1:])
-    flat = scores.reshape(batch, -1)
-    sequence = ends if ends is not None and len(shape) == 2 and int(ends.max()) < shape[0] else None
-    if sequence is None:
-        prediction = flat.argmax(1)
-    else:
-        sequence = sequence.to(flat.device)
-        last = scores[torch.arange(batch, device=flat.device), sequence]
-        prediction = sequence * shape[1] + last.argmax(1)
+    flat, own = scores.reshape(batch, -1), _own(output, frame)
     index = None
     allowed = torch.ones_like(flat, dtype=torch.bool)
     if isinstance(target, str):
-        weights = _spread(target, flat)
+        weights = _spread(target, flat, own)
         value = weights.sum(1) if target == "logits" else (weights * flat).sum(1)
     elif isinstance(target, Set):
         allowed = frame.mask(target)[0].expand(batch, *shape).reshape(batch, -1)
         weights = flat * allowed
         value = weights.sum(1)
     else:
-        index = prediction if target is None else _index(target, batch, shape, flat.device, sequence)
+        index = prediction if target is None else _index(target, batch, shape, flat.device, _positions(ends, scores))
+        _check_own(target, own.gather(1, index[:, None])[:, 0])
         weights = torch.zeros_like(flat).scatter_(1, index[:, None], 1.0)
         allowed = weights != 0
         value = flat.gather(1, index[:, None])[:, 0]
@@ -79,11 +73,44 @@ def read_target(target: Any, output: Tensor, frame: Frame, ends: Tensor | None =
     return Target(start, index, value, spread, prediction, allowed.reshape(batch, *shape))
 
 
-def _spread(target: str, flat: Tensor) -> Tensor:
+def predict(output: Tensor, frame: Frame, ends: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The outputs of every sample ``(batch, *shape)``, and the flat index of each sample's top one."""
+    scores = frame.to_samples(output[None])[0]
+    batch, shape = scores.shape[0], tuple(scores.shape[1:])
+    at = _positions(ends, scores)
+    if at is None:
+        return scores, scores.reshape(batch, -1).masked_fill(~_own(output, frame), -torch.inf).argmax(1)
+    return scores, at * shape[1] + scores[torch.arange(batch, device=scores.device), at].argmax(1)
+
+
+def _positions(ends: Tensor | None, scores: Tensor) -> Tensor | None:
+    """The last positions, if the output has tokens there."""
+    if ends is None or scores.ndim != 3 or int(ends.max()) >= scores.shape[1]:
+        return None
+    return ends.to(scores.device)
+
+
+def _own(output: Tensor, frame: Frame) -> Tensor:
+    """Which outputs are a sample's own ``(batch, outputs)``: not those of another graph's nodes."""
+    mine = frame.to_samples(torch.ones_like(output, dtype=torch.bool)[None])[0]
+    return mine.reshape(mine.shape[0], -1)
+
+
+def _check_own(target: Any, own: Tensor) -> None:
+    """Refuses to explain an output of one sample as another one's, such as a node of another graph."""
+    if not bool(own.all()):
+        sample = int((~own).nonzero()[0, 0])
+        raise QuestionError(
+            f"the target is no output of sample {sample}", got=f"target={target!r}"[:120],
+            hint="target=([NODE, ...], CLASS) with one node per graph of the batch, or target=None",
+        )  # fmt: skip
+
+
+def _spread(target: str, flat: Tensor, own: Tensor) -> Tensor:
     if target == "logits":
         return flat
     if target == "softmax":
-        return torch.softmax(flat, 1)
+        return torch.softmax(flat.masked_fill(~own, -torch.inf), 1)
     near = difflib.get_close_matches(target, SPREADS, n=1)
     raise QuestionError(
         f"unknown target {target!r}",

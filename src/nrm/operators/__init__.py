@@ -7,7 +7,7 @@ Every step of a relevance measure is built from such maps. A map acts on tensors
 from nrm.operators.by_channel import apply_by_channel, transpose_by_channel
 from nrm.operators.convolution import Convolution, FlatConvolution, convolution_in
 from nrm.operators.maps import Centering, Composed, Dense, Function, Identity, LinearMap, Matmul, Reduce
-from nrm.operators.movement import Expand, Gather, Masking, Permute, Place, Reshape, Slice, place_all
+from nrm.operators.movement import Expand, Gather, Masking, Permute, Place, Reshape, Scatter, Slice, place_all
 from nrm.operators.tables import channel_table, has_table
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Place",
     "Reduce",
     "Reshape",
+    "Scatter",
     "Slice",
     "apply_by_channel",
     "channel_table",

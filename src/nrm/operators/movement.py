@@ -175,3 +175,53 @@ class Gather(Movement):
             flat, index = flat * (index >= 0), index.clamp(min=0)
         x = flat.new_zeros(y.shape[0], self.inside.numel())
         return x.scatter_add_(1, index.expand_as(flat), flat).reshape(y.shape[0], *self.inside)
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter(LinearMap):
+    """A sum at given places: input entry i is added, times ``weight``, to output entry ``index[i]`` (flat).
+
+    The messages of a graph's edges summed at their target nodes; with weight 1, the transpose of a :class:`Gather`.
+
+    >>> along = Scatter(torch.Size([3]), torch.Size([2]), torch.tensor([0, 1, 0]))
+    >>> along.apply(torch.tensor([[1.0, 2.0, 4.0]]))
+    tensor([[5., 2.]])
+    """
+
+    inside: torch.Size
+    outside: torch.Size
+    index: Tensor
+    weight: float = 1.0
+
+    @cached_property
+    def _copies(self) -> Gather:
+        return Gather(self.outside, self.inside, self.index)
+
+    def keeps(self, inner: int, outer: int) -> bool:
+        """Whether every entry keeps its place along an axis, ``inner`` before and ``outer`` after the sum."""
+        return self._copies.keeps(outer, inner)
+
+    def apply(self, x: Tensor) -> Tensor:
+        summed = self._copies.transpose(x)
+        return summed if self.weight == 1.0 else summed * self.weight
+
+    def transpose(self, y: Tensor) -> Tensor:
+        copied = self._copies.apply(y)
+        return copied if self.weight == 1.0 else copied * self.weight
+
+    def reweight(self, change: Change) -> Scatter:
+        weight = float(change(torch.tensor(self.weight, dtype=torch.float64)))
+        return Scatter(self.inside, self.outside, self.index, weight)
+
+    @property
+    def nonnegative(self) -> bool:
+        return self.weight >= 0
+
+    def rounds(self, entries: Tensor) -> list[Tensor]:
+        """The input entries that are added up in output entries, in rounds of one each; -1 where there are no more."""
+        order = self.index.argsort(stable=True)
+        count = torch.bincount(self.index, minlength=self.outside.numel())
+        begin, mine = (count.cumsum(0) - count)[entries], count[entries]
+        most = int(mine.amax()) if len(entries) else 0
+        last = len(order) - 1
+        return [torch.where(mine > k, order[(begin + k).clamp(max=last)], -1) for k in range(most)]

@@ -13,7 +13,19 @@ from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select
 from nrm.capture.axes import through
-from nrm.operators import Expand, Gather, LinearMap, Masking, Matmul, Permute, Place, Reshape, Slice, has_table
+from nrm.operators import (
+    Expand,
+    Gather,
+    LinearMap,
+    Masking,
+    Matmul,
+    Permute,
+    Place,
+    Reshape,
+    Scatter,
+    Slice,
+    has_table,
+)
 from nrm.rules import Network, Pass
 
 
@@ -67,7 +79,7 @@ def _moves_within(move: LinearMap | None, source: Node, node: Node) -> bool:
     """Whether a movement leaves every entry in its channel."""
     assert source.channel is not None
     assert node.channel is not None
-    if isinstance(move, Gather):
+    if isinstance(move, Gather | Scatter):
         return move.keeps(source.channel, node.channel)
     known = move is None or isinstance(move, Permute | Reshape | Expand | Slice | Place | Masking)
     return known and through(move, source.channel) == node.channel

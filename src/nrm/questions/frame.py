@@ -18,6 +18,7 @@ class Frame:
     """The tensor behind a layer: its shape, the axes of samples and channels, and whose entries are whose.
 
     ``heads`` is the axis along which attention heads lie one after the other, and how many there are.
+    ``edges`` has the graph's edge of every row of a message step (-1: none of them), ``edge_count`` how many there are.
     """
 
     label: str
@@ -28,6 +29,8 @@ class Frame:
     device: torch.device
     owner: Tensor | None = None
     heads: tuple[int, int] | None = None
+    edges: Tensor | None = None
+    edge_count: int = 0
 
     @property
     def layer_shape(self) -> tuple[int, ...]:
@@ -153,13 +156,15 @@ class Blocks:
     def of(cls, frame: Frame, partition: Partition) -> Blocks:
         """The partition, checked against the frame."""
         axes, labels = _kept_axes(frame, partition), None
-        if axes is None and partition.kind == "heads":
+        if partition.kind == "edges":
+            assert frame.edges is not None, "edges are asked of the layer that has them"
+            labels = _labels_along(frame, 0, frame.edges)
+            full: tuple[int, ...] = (frame.edge_count,)
+        elif axes is None and partition.kind == "heads":
             axis, count = _heads(frame, partition)
             size = frame.layer_shape[axis]
-            line = torch.arange(size, device=frame.device) // (size // count)
-            labels = line.view(1, *(-1 if a == axis else 1 for a in range(len(frame.layer_shape))))
-            labels = labels.expand(1, *frame.layer_shape)
-            full: tuple[int, ...] = (count,)
+            labels = _labels_along(frame, axis, torch.arange(size, device=frame.device) // (size // count))
+            full = (count,)
         elif axes is None:
             labels = frame._map(partition.detail[0].tensor, "label map", torch.long)[0]
             low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, -1)
@@ -351,6 +356,12 @@ def _heads(frame: Frame, partition: Partition) -> tuple[int, int]:
             expected="a number that divides the channels",
         )  # fmt: skip
     return channel, asked
+
+
+def _labels_along(frame: Frame, axis: int, labels: Tensor) -> Tensor:
+    """A label map that changes along one axis only."""
+    shape = frame.layer_shape
+    return labels.view(1, *(-1 if a == axis else 1 for a in range(len(shape)))).expand(1, *shape)
 
 
 def _axis(axis: int, frame: Frame) -> int:

@@ -26,6 +26,9 @@ SYMBOLS = {"and": "&", "or": "|", "xor": "^", "minus": "-"}
 SKIP = "<skip>"
 """Stands for the consumer of a skip connection; no module can have this name."""
 
+EDGES = "<edges>"
+"""Stands for what travels along the edges of a graph layer, on its way to the sum over neighbours."""
+
 
 @dataclass(frozen=True, repr=False)
 class Layer:
@@ -99,6 +102,20 @@ class Layer:
             return Layer(f"{self.name}.step#{read}").all
         return Set(self, ("steps", read))
 
+    @property
+    def edges(self) -> Partition:
+        """The partition of a graph layer's message step into the edges of the graph, in the order of ``edge_index``.
+
+        The relevance of an edge is that of the walks that take it in this layer. Loops that the layer adds by itself
+        are not among them, nor is what a node keeps by another way (a root weight, a bias): the edges have the mass of
+        the layer less these. An edge that the layer does not use has 0.
+        """
+        return Partition(Layer(self.name, EDGES), "edges")
+
+    def edge(self, index: Indices) -> Set:
+        """The walks along an edge of a graph in this layer: its number in ``edge_index``, or a list of them."""
+        return Set(Layer(self.name, EDGES), ("part", self.edges, _read_indices(index)))
+
     def channel(self, index: Indices) -> Set:
         """The neurons of a channel, of several (a list), or of one set of channels per sample (a list of lists)."""
         return Set(self, ("part", self.channels, _read_indices(index)))
@@ -158,15 +175,15 @@ class Layer:
         return (self.name, self.consumer)
 
     def __str__(self) -> str:
-        name = self.name if self.consumer in (None, SKIP) else f"{self.name} -> {self.consumer}"
+        name = self.name if self.consumer in (None, SKIP, EDGES) else f"{self.name} -> {self.consumer}"
         name = f"{name}.skip" if self.consumer == SKIP else name
         return name + self._changes()
 
     def __repr__(self) -> str:
         if self.name in ("input", "output") and self.consumer is None:
             name = f"nrm.{self.name}"
-        elif self.consumer in (None, SKIP):
-            name = f"nrm.layer({self.name!r})" + ("" if self.consumer is None else ".skip")
+        elif self.consumer in (None, SKIP, EDGES):
+            name = f"nrm.layer({self.name!r})" + (".skip" if self.consumer == SKIP else "")
         else:
             name = f"nrm.layer({self.name!r}, {self.consumer!r})"
         return name + self._changes()
@@ -493,8 +510,8 @@ def _show(text: Callable[[Layer], str], layer: Layer, e: tuple[Any, ...], inner:
 
 
 def _show_block(text: Callable[[Layer], str], partition: Partition, index: Any) -> str:
-    plain = ("channels", "positions", "heads", "groups") if text is str else ("channels", "positions", "heads")
-    if partition.kind in plain and not partition.chosen:  # groups without their labels are for the eye only
+    plain = ["channels", "positions", "heads", "edges"] + ["groups"] * (text is str)  # for the eye, without labels
+    if partition.kind in plain and not partition.chosen:
         return f"{text(partition.layer)}.{partition.kind[:-1]}({_show_item(index)})"
     at = ", ".join(map(str, index[1:])) if isinstance(index, tuple) and index[0] == "at" else _show_item(index)
     return f"{_show_partition(text(partition.layer), partition)}[{at}]"

@@ -138,7 +138,8 @@ class Assignment:
             node = self.tape.nodes[i]
             if node.function in functions or getattr(node.op, "kind", "") in functions:
                 return distance
-            if not isinstance(node.op, Pointwise | Combine) or len(node.inputs) != 1:
+            quotient = isinstance(node.op, Multiply) and node.op.quotient  # a softmax over neighbours: exp over its sum
+            if not quotient and (not isinstance(node.op, Pointwise | Combine) or len(node.inputs) != 1):
                 return math.inf
             i = node.inputs[0]
         return math.inf
@@ -183,7 +184,7 @@ class Assignment:
             return choice
         if isinstance(choice, Sum) and choice.rule is not None:
             return choice.rule
-        if op.kind == "batchnorm" or len(op.terms) == 1:
+        if op.kind == "batchnorm" or (len(op.terms) == 1 and op.kind != "propagate"):
             return inherited if inherited is not START else (Pass() if self._bias == "ignore" else LRP0())
         branch = next((r for j in self.tape.nodes[i].inputs if (r := self._branch_rule(j)) is not None), None)
         return branch if branch is not None else self.composite.add

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture import Combine, Linear, Multiply, Pointwise, Select, Source, Term
-from nrm.operators import Identity
+from nrm.operators import Identity, Scatter
 from nrm.questions.sweep import Site
 from nrm.rules import Flat, Network, Pass, Rule
 from nrm.rules.density import START, Density, effective, scaled
@@ -118,15 +118,15 @@ def _fall(
         if alpha == 0:
             continue
         scale = pick(term.scale, node.shape, at) if isinstance(term.scale, Tensor) else term.scale
-        below = sources(term.move, at)
-        share = (below >= 0).to(network.tape.dtype) * alpha
-        part = {slot: d * share for slot, d in scaled(density, Term(scale=scale), None).items()}
-        below = below.clamp(min=0)
-        if rules.open[j]:
-            yield from _fall(network, j, below, part, rule, override, (*via, (j, below)))
-        else:
-            entry = _identity_entry(network, j, below, part, effective(rule, override))
-            yield Branch(Site(j), below, {(LINEAR, 0): entry}, via=via)
+        for below in term.move.rounds(at) if isinstance(term.move, Scatter) else [sources(term.move, at)]:
+            share = (below >= 0).to(network.tape.dtype) * alpha
+            part = {slot: d * share for slot, d in scaled(density, Term(scale=scale), None).items()}
+            below = below.clamp(min=0)
+            if rules.open[j]:
+                yield from _fall(network, j, below, part, rule, override, (*via, (j, below)))
+            else:
+                entry = _identity_entry(network, j, below, part, effective(rule, override))
+                yield Branch(Site(j), below, {(LINEAR, 0): entry}, via=via)
 
 
 def _identity_entry(network: Network, j: int, at: Tensor, density: Density, rule: Rule) -> Tensor:

@@ -330,7 +330,7 @@ def _step(tape: Tape, network: Network, site: Site, neuron: int, consumer: int |
     if site.port:
         layer = Layer(drain_name(node, site.port))
         shape = network.drain_shape(site.node, site.port)
-        sample = sample if site.port == "sink" or sample is None else 0
+        sample = sample if site.port == "sink" or not node.has_samples else 0
     else:
         layer = Layer(_name(tape, node), None if consumer is None else tape.nodes[consumer].name)
     at = [int(i) for i in np.unravel_index(neuron, shape)] if shape else []

@@ -4,7 +4,17 @@ A builder gets the call and the arguments as the user gave them and returns the 
 its op and its inputs. Functions that are made of others (a gated linear unit, a power pooling) are run as those.
 """
 
-from nrm.capture.vocabulary import arithmetic, attention, linear, movement, norms, pooling, recurrent, sequences
+from nrm.capture.vocabulary import (
+    arithmetic,
+    attention,
+    linear,
+    movement,
+    norms,
+    pooling,
+    recurrent,
+    scatter,
+    sequences,
+)
 from nrm.capture.vocabulary.composed import COMPOSED
 from nrm.capture.vocabulary.reading import VOCABULARY, Steps
 
@@ -19,5 +29,6 @@ __all__ = [
     "norms",
     "pooling",
     "recurrent",
+    "scatter",
     "sequences",
 ]

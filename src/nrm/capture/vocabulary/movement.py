@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nrm.capture.ops import Combine, Linear, Op, Term
+from nrm.capture.ops import Combine, Op, Term
 from nrm.capture.recorder import Call, tensors_in
 from nrm.capture.vocabulary.reading import Steps, flat, moved, positions, reads
-from nrm.operators import Expand, Function, Gather, Permute, Place, Reshape, Slice
+from nrm.operators import Expand, Gather, Permute, Place, Reshape, Slice
 
 
 @reads(
@@ -179,22 +179,3 @@ def _overwrite(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     else:
         together = c.func(positions(input), *args[:place], code, *args[place + 1 :], **kwargs)
     return [moved(c, c.result, [input, source], together)]
-
-
-@reads("index_add", "scatter_add")
-def _add_at(c: Call, input: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Steps:
-    """A tensor plus another one whose entries are added at given places."""
-    func, alpha = c.func, kwargs.get("alpha", 1)
-    source = kwargs.get("source", kwargs.get("src", args[0] if args else None))
-    shape, like = input.shape, torch.zeros_like(input)
-    if not isinstance(source, Tensor):
-        return None
-
-    def function(v: Tensor) -> Tensor:
-        result: Tensor = func(like.to(v.dtype).expand(shape), dim, index, v)
-        return result
-
-    map = Function(source.shape, shape, function, batched=False, name=c.name)
-    placed = c.recorder.add(Linear(map, "pool"), [c.index(source)], function(source), "scatter")
-    terms = (Term(), Term(None, float(alpha)))
-    return [(c.result, Combine(terms, joins=True, kind="add"), [c.index(input), placed])]

@@ -1,0 +1,130 @@
+"""Sums and maxima at given places: how the messages of a graph's edges meet at its nodes, and nodes in their graph.
+
+A sum at places is an addition: its terms are collected through the movement and the constant scaling that made them, so
+that ``sum over neighbours u of norm[u, v] * linear(h[u])`` is one column over the entries of all neighbours. Only the
+pooling of nodes into their graph is a pooling, as a sum over an axis is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nrm.capture.ops import Combine, Linear, Op, Select, Term
+from nrm.capture.recorder import Call
+from nrm.capture.vocabulary.reading import Steps, reads
+from nrm.operators import Gather, Scatter, Slice
+
+
+@reads("index_add")
+def _index_add(c: Call, input: Tensor, dim: int, index: Tensor, source: Any, *, alpha: float = 1) -> Steps:
+    dim = dim % max(input.ndim, 1)
+    wide = index.view(-1, *(1,) * (source.ndim - dim - 1)).expand(source.shape)
+    return _summed(c, input, dim, wide, source, float(alpha))
+
+
+@reads("scatter_add")
+def _scatter_add(c: Call, input: Tensor, dim: int, index: Tensor, src: Tensor) -> Steps:
+    return _summed(c, input, dim % max(input.ndim, 1), index, src)
+
+
+@reads("scatter_reduce")
+def _scatter_reduce(
+    c: Call, input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Steps:
+    dim = dim % max(input.ndim, 1)
+    if reduce in ("amax", "amin"):
+        return None if include_self else _chosen(c, input, dim, index, src, 1 if reduce == "amax" else -1)
+    if reduce not in ("sum", "mean"):
+        return None
+    if include_self and reduce == "sum":
+        return _summed(c, input, dim, index, src)
+    places = _places(input.shape, dim, index)
+    count = torch.bincount(places.flatten(), minlength=input.numel()).view(input.shape)
+    if include_self:
+        return _summed(c, input, dim, index, src, 1 / (count + 1).to(src.dtype), 1 / (count + 1).to(src.dtype))
+    weight = 1 / count.clamp(min=1).to(src.dtype) if reduce == "mean" else 1.0
+    return _summed(c, input, dim, index, src, weight, (count == 0).to(src.dtype))
+
+
+def _places(shape: torch.Size, dim: int, index: Tensor) -> Tensor:
+    """The flat place in a tensor of this shape that every entry of an index along one axis means."""
+    at = torch.meshgrid(*(torch.arange(n, device=index.device) for n in index.shape), indexing="ij")
+    places = torch.zeros_like(index)
+    for axis, n in enumerate(shape):
+        places = places * n + (index if axis == dim else at[axis])
+    return places
+
+
+def _cropped(c: Call, source: Tensor, shape: torch.Size) -> int:
+    """The node of the part of a tensor that an index of this shape reads."""
+    node = c.index(source)
+    if source.shape == shape:
+        return node
+    corner = tuple(slice(0, n) for n in shape)
+    return c.recorder.add(Combine((Term(Slice(source.shape, shape, corner)),)), [node], source[corner], "narrow")
+
+
+def _summed(
+    c: Call, input: Tensor, dim: int, index: Tensor, source: Any,
+    scale: Tensor | float = 1.0, kept: Tensor | float = 1.0,
+) -> Steps:  # fmt: skip
+    """``kept * input + scale * (source summed at places)``; a constant that adds only zeros is no term."""
+    if not isinstance(source, Tensor):
+        return None
+    places = _places(input.shape, dim, index)
+    along = Scatter(index.shape, input.shape, places.flatten())
+    below = _cropped(c, source, index.shape)
+    alone = not c.tracked(input) and not bool((input * kept).any())
+    if alone and _pools_nodes(c, dim, index, places, input):
+        placed = Linear(along, "pool")
+        if isinstance(scale, float) and scale == 1.0:
+            return [(c.result, placed, [below])]
+        pooled = c.recorder.add(placed, [below], along.apply(source.detach()[None])[0], c.name)
+        return [(c.result, Combine((Term(None, scale),), kind="scale"), [pooled])]
+    if alone:
+        return [(c.result, Combine((Term(along, scale),), joins=True, kind="propagate"), [below])]
+    terms = (Term(None, kept), Term(along, scale))
+    return [(c.result, Combine(terms, joins=True, kind="add"), [c.index(input), below])]
+
+
+def _pools_nodes(c: Call, dim: int, index: Tensor, places: Tensor, input: Tensor) -> bool:
+    """Whether a sum takes every node to its graph."""
+    graphs = c.recorder.graphs
+    if graphs is None or graphs.batch is None or dim != 0 or index.shape[0] != len(graphs.batch):
+        return False
+    return bool((index == graphs.batch.view(-1, *(1,) * (index.ndim - 1))).all())
+
+
+def _chosen(c: Call, input: Tensor, dim: int, index: Tensor, source: Tensor, sign: int) -> Steps:
+    """The largest (or smallest) of the entries at every place; a place without any keeps the value it had."""
+    if not c.tracked(source):
+        return None
+    places, shape = _places(input.shape, dim, index).flatten(), input.shape
+    below = _cropped(c, source, index.shape)
+    held = c.recorder.nodes[below].value
+    empty = torch.bincount(places, minlength=input.numel()) == 0
+    filled = (~empty).nonzero()[:, 0]
+    number = (empty.logical_not().cumsum(0) - 1)[places]  # places counted without the empty ones
+    inner = torch.Size([len(filled)]) if bool(empty.any()) else shape
+    at = number if bool(empty.any()) else places
+
+    def choose(by: Tensor | None) -> Gather:
+        values = (held if by is None else by).flatten() * sign
+        best = values.new_full((inner.numel(),), -torch.inf).scatter_reduce(0, at, values, "amax")
+        mine = (values == best[at]).nonzero()[:, 0]
+        first = torch.full((inner.numel(),), len(values), device=at.device)
+        return Gather(held.shape, inner, first.scatter_reduce(0, at[mine], mine, "amin"))
+
+    op: Op = Select(choose, Scatter(held.shape, inner, at))
+    if inner == shape:
+        return [(c.result, op, [below])]
+    best = c.recorder.add(op, [below], c.result.detach().flatten()[filled], c.name)
+    own = torch.arange(input.numel(), device=at.device)
+    terms = (
+        Term(Gather(inner, shape, torch.where(empty, -1, (~empty).cumsum(0) - 1))),
+        Term(Gather(shape, shape, torch.where(empty, own, -1))),
+    )
+    return [(c.result, Combine(terms), [best, c.index(input)])]
