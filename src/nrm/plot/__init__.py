@@ -8,6 +8,7 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`flows`: layers as columns, relevance as ribbons between their strongest blocks.
 * :func:`series`: a sequence as lines on the colours of its relevance, and bars of their sums.
 * :func:`text`: the tokens of a text in the colours of their relevance; shown by notebooks without any extra.
+* :func:`graph`: a graph with the relevance of its nodes and edges.
 * :func:`diverging`: the colour map of all.
 """
 
@@ -15,7 +16,8 @@ from nrm.plot.colors import diverging
 from nrm.plot.flow import flows
 from nrm.plot.grid import montage
 from nrm.plot.heat import heatmap
+from nrm.plot.nodes import graph
 from nrm.plot.series import series
 from nrm.plot.words import Text, text
 
-__all__ = ["Text", "diverging", "flows", "heatmap", "montage", "series", "text"]
+__all__ = ["Text", "diverging", "flows", "graph", "heatmap", "montage", "series", "text"]

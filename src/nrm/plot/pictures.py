@@ -27,7 +27,7 @@ def read_relevance(relevance: Picture) -> Array:
     >>> read_relevance(torch.ones(1, 3, 2, 2)).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    values = _read_numbers(relevance, "relevance")
+    values = read_numbers(relevance, "relevance")
     shape = values.shape
     if values.ndim == 4 and len(values) == 1:
         values = values[0]
@@ -48,31 +48,32 @@ def read_relevance(relevance: Picture) -> Array:
         )
     if values.size == 0:
         raise QuestionError("relevance is empty", got=f"shape {shape}", expected="at least one pixel")
-    _refuse_nonfinite(values, "relevance")
+    refuse_nonfinite(values, "relevance")
     if values.ndim == 3:
         with np.errstate(over="ignore"):
             values = values.sum(axis=0)
-        _refuse_nonfinite(values, "relevance summed over channels")
+        refuse_nonfinite(values, "relevance summed over channels")
     return values
 
 
-def read_line(relevance: Picture) -> Array:
-    """``(T,)`` from ``(T,)`` or ``(1, T)``.
+def read_line(
+    relevance: Picture, of: str = "tokens", hint: str = "R(R.input.positions)", *, empty: bool = False
+) -> Array:
+    """``(T,)`` from ``(T,)`` or ``(1, T)``: one number for each of the tokens, nodes, edges.
 
     >>> read_line(torch.ones(1, 3)).tolist()
     [1.0, 1.0, 1.0]
     """
-    values = _read_numbers(relevance, "relevance")
+    values = read_numbers(relevance, "relevance")
     shape = values.shape
     if values.ndim == 2 and len(values) == 1:
         values = values[0]
-    if values.ndim != 1 or values.size == 0:
-        batch = values.ndim == 2 and values.size > 0
+    if values.ndim != 1 or (values.size == 0 and not empty):
         raise QuestionError(
-            "relevance is not a line of tokens", got=f"shape {shape}", expected="(T,) or (1, T)",
-            hint="relevance[i] for one sample" if batch else "R(R.input.positions)",
+            f"relevance is not a line of {of}", got=f"shape {shape}", expected="(T,) or (1, T)",
+            hint="relevance[i] for one sample" if values.ndim == 2 and values.size > 0 else hint,
         )  # fmt: skip
-    _refuse_nonfinite(values, "relevance")
+    refuse_nonfinite(values, "relevance")
     return values
 
 
@@ -87,7 +88,7 @@ def read_image(image: Picture) -> Array:
     """
     if hasattr(image, "convert"):
         image = np.asarray(image.convert("RGB"))
-    values = _read_numbers(image, "the image")
+    values = read_numbers(image, "the image")
     shape = values.shape
     if values.ndim == 4 and len(values) == 1:
         values = values[0]
@@ -102,7 +103,7 @@ def read_image(image: Picture) -> Array:
             expected="(3, H, W), (1, H, W), (H, W), (H, W, 3) or a batch of one",
             hint="image[i] for one sample, image.convert('RGB') for other colour modes",
         )
-    _refuse_nonfinite(values, "the image")
+    refuse_nonfinite(values, "the image")
     if getattr(image, "dtype", None) in (torch.uint8, np.uint8):
         return values / 255.0
     low, high = float(values.min()), float(values.max())
@@ -118,7 +119,7 @@ def to_grey(image: Array) -> Array:
 
 def read_scalar(number: Scalar, name: str) -> float:
     """A finite number from a number or a tensor with one element."""
-    values = _read_numbers(number, name)
+    values = read_numbers(number, name)
     if values.size != 1:
         raise QuestionError(
             f"{name} is one number",
@@ -126,16 +127,16 @@ def read_scalar(number: Scalar, name: str) -> float:
             expected="a number, or a tensor with one element",
             hint=f"{name}[i] for one sample",
         )
-    _refuse_nonfinite(values, name)
+    refuse_nonfinite(values, name)
     return float(values.reshape(()))
 
 
 def read_finite(values: Picture, name: str) -> Array:
     """Any number of finite numbers, at least one."""
-    array = _read_numbers(values, name)
+    array = read_numbers(values, name)
     if array.size == 0:
         raise QuestionError(f"{name} is empty", got=f"shape {array.shape}", expected="at least one number")
-    _refuse_nonfinite(array, name)
+    refuse_nonfinite(array, name)
     return array
 
 
@@ -156,7 +157,8 @@ def check_fit(relevance: Array, image: Array) -> None:
         )
 
 
-def _read_numbers(values: Picture, name: str) -> Array:
+def read_numbers(values: Picture, name: str) -> Array:
+    """Real numbers in double precision, whatever holds them."""
     expected = "a tensor or an array of real numbers"
     if isinstance(values, torch.Tensor):
         if values.is_meta or values.layout != torch.strided or values.is_complex() or values.is_quantized:
@@ -173,7 +175,8 @@ def _read_numbers(values: Picture, name: str) -> Array:
     return array.astype(np.float64)
 
 
-def _refuse_nonfinite(values: Array, name: str) -> None:
+def refuse_nonfinite(values: Array, name: str) -> None:
+    """Refuse NaN and infinity."""
     bad = values.size - int(np.isfinite(values).sum())
     if bad:
         raise QuestionError(
