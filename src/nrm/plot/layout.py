@@ -8,6 +8,7 @@ import numpy.typing as npt
 from nrm.plot.pictures import Array
 
 ROUNDS = 300
+MANY = 120  # with more nodes, one start has to do
 GAP = 1.5  # between the parts of a graph that are not connected, in lengths of an edge
 
 
@@ -49,32 +50,40 @@ def _distances(count: int, pairs: npt.NDArray[np.int64]) -> Array:
 
 
 def _settled(distances: Array) -> Array:
-    """Places of one connected part, by majorization of the stress."""
+    """Places of one connected part: the least stress from several starts, because a start may leave a ring folded."""
     n = len(distances)
     if n < 3:
         return np.column_stack([np.arange(n, dtype=np.float64), np.zeros(n)])
-    places = _fitting_plane(distances)
-    apart = distances + np.eye(n)
-    weights = apart**-2.0 * (1 - np.eye(n))
-    laplacian = np.diag(weights.sum(1)) - weights
-    inverse = np.linalg.pinv(laplacian)
+    weights = (distances + np.eye(n)) ** -2.0 * (1 - np.eye(n))
+    inverse: Array = np.linalg.pinv(np.diag(weights.sum(1)) - weights).astype(np.float64)
+    found = [_majorized(start, distances, weights, inverse) for start in _starts(distances)]
+    return min(found, key=lambda places: float((weights * (_gaps(places) - distances) ** 2).sum()))
+
+
+def _majorized(places: Array, distances: Array, weights: Array, inverse: Array) -> Array:
     for _ in range(ROUNDS):
-        gaps = np.linalg.norm(places[:, None] - places[None], axis=2)
-        pulls = weights * distances / np.maximum(gaps, 1e-9)
+        pulls = weights * distances / np.maximum(_gaps(places), 1e-9)
         moved: Array = inverse @ ((np.diag(pulls.sum(1)) - pulls) @ places)
-        if float(np.abs(moved - places).max()) < 1e-5:
+        if float(np.abs(moved - places).max()) < 1e-4:
             return moved
         places = moved
     return places
 
 
-def _fitting_plane(distances: Array) -> Array:
-    """Classical scaling: the two main axes of the centred squared distances; a little bend so that nothing folds."""
+def _gaps(places: Array) -> Array:
+    gaps: Array = np.linalg.norm(places[:, None] - places[None], axis=2)
+    return gaps
+
+
+def _starts(distances: Array) -> list[Array]:
+    """Planes through the main axes of the centred squared distances; a little bend so that nothing folds."""
     n = len(distances)
     centre = np.eye(n) - 1.0 / n
     values, axes = np.linalg.eigh(-0.5 * centre @ distances**2 @ centre)
-    places: Array = axes[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))
-    return places + 0.05 * np.column_stack([np.cos(np.arange(n) * 2.4), np.sin(np.arange(n) * 2.4)])
+    spread = (axes * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]
+    bend = 0.05 * np.column_stack([np.cos(np.arange(n) * 2.4), np.sin(np.arange(n) * 2.4)])
+    planes = [(0, 1), (0, 2), (1, 2), (0, 3), (1, 3)] if 3 < n <= MANY else [(0, 1)]
+    return [spread[:, plane] + k * bend for plane in planes for k in ((1, 20) if n <= MANY else (1,))]
 
 
 def _turned(places: Array) -> Array:
