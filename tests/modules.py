@@ -175,6 +175,28 @@ class Folded(nn.Module):
         return self.head(torch.relu(h).flatten(1))
 
 
+class Graph(nn.Module):
+    """Nodes of a graph, (batch, nodes, features): sums over neighbours after a linear step, and before one."""
+
+    def __init__(self, edges: Tensor, weights: Tensor, how: str, features: int, out: int, bias: bool):
+        super().__init__()
+        self.source, self.target = edges
+        self.weights, self.how = weights, how
+        self.lin1, self.lin2 = nn.Linear(features, 2, bias=bias), nn.Linear(2, 2, bias=bias)
+        self.head = nn.Linear(2 * (int(edges.max()) + 1), out, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.lin1(x)
+        if self.how == "sum":
+            h = torch.zeros_like(h).index_add(1, self.target, h[:, self.source] * self.weights[:, None])
+        else:
+            at = self.target[:, None].expand(len(x), -1, h.shape[2])
+            h = torch.zeros_like(h).scatter_reduce(1, at, h[:, self.source], self.how, include_self=False)
+        h = h.relu()
+        h = torch.zeros_like(h).index_add(1, self.target, h[:, self.source]) + h
+        return self.head(self.lin2(h).relu().flatten(1))
+
+
 class NormedDense(nn.Module):
     """A DenseNet in small: norms read concatenations of linear outputs."""
 

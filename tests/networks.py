@@ -25,6 +25,7 @@ from modules import (
     Exits,
     Folded,
     Gate,
+    Graph,
     InPlace,
     Late,
     Merge,
@@ -253,6 +254,38 @@ def _folded(draw: st.DrawFn, bias: bool) -> tuple:
     return Folded(out, bias), [(4,)], trace
 
 
+def _graph(draw: st.DrawFn, bias: bool) -> tuple:
+    """Any edges among three nodes, loops and repeated ones too; every node has at least one."""
+    nodes, out, how = 3, draw(widths), draw(st.sampled_from(["sum", "mean", "amax"]))
+    first = draw(st.lists(st.integers(0, nodes - 1), min_size=nodes, max_size=nodes))
+    more = draw(st.lists(st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)), max_size=2))
+    pairs = draw(st.permutations([*zip(first, range(nodes), strict=True), *more]))
+    strengths = st.sampled_from([1.0, 0.5, -0.75])
+    weights = draw(st.lists(strengths, min_size=len(pairs), max_size=len(pairs))) if how == "sum" else None
+    mean = [1 / sum(b == target for _, b in pairs) for _, target in pairs]
+
+    def trace(t: Twin, x: tuple[Tensor, ...]) -> str:
+        t.channels_last = True
+        x0 = t.source("input", x[0])
+        if how == "sum":
+            path, again = ("/getitem#0", "/mul", "/index_add#0"), "/index_add#1"
+            h = t.fuse(path[-1], *t.along(t.branch(x0, "lin1"), pairs, weights, *path))
+        elif how == "mean":
+            path, again = ("/getitem#0", "/scatter_reduce"), "/index_add"
+            h = t.fuse(path[-1], *t.along(t.branch(x0, "lin1"), pairs, mean, *path))
+        else:
+            again = "/index_add"
+            h = t.max_along(t.linear(x0, "lin1"), pairs, "/getitem#0", "/scatter_reduce")
+        h = t.each(h, "/relu#0", F.relu)
+        neighbours = t.along(t.identity(h), pairs, [1.0] * len(pairs), "/getitem#1", again)
+        h = t.fuse("/add", *neighbours, t.identity(h))
+        h = t.each(t.linear(h, "lin2"), "/relu#1", F.relu)
+        return t.linear(t.flatten(h, "/flatten"), "head")
+
+    scale = torch.tensor(weights or [1.0] * len(pairs), dtype=torch.float64)
+    return Graph(torch.tensor(pairs).T, scale, how, 2, out, bias), [(nodes, 2)], trace
+
+
 def _normed_dense(draw: st.DrawFn, bias: bool) -> tuple:
     width, hidden, out = draw(few), draw(few), draw(widths)
 
@@ -431,6 +464,7 @@ KINDS: dict[str, Callable[[st.DrawFn, bool], tuple]] = {
     "self": _self,
     "in place": _in_place,
     "folded": _folded,
+    "graph": _graph,
     "branches": _branches,
     "bare add": _bare_add,
     "half add": _half_add,

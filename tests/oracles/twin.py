@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -90,7 +90,8 @@ def matrix(module: nn.Module, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | 
         bare.weight.fill_(1.0)
     support = bare(units).flatten(1) != 0
     if bias is not None:
-        bias = bias.reshape(-1, *[1] * (out.dim() - 2)).expand(out.shape[1:]).flatten()
+        wide = bias if isinstance(bare, nn.Linear) else bias.reshape(-1, *[1] * (out.dim() - 2))
+        bias = wide.expand(out.shape[1:]).flatten()
     return weight, bias, support, tuple(out.shape[1:])
 
 
@@ -102,6 +103,7 @@ class Twin:
     net: Network
     rules: Rules
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    channels_last: bool = False
 
     def source(self, name: str, value: Tensor) -> str:
         self.shapes[name] = tuple(value.shape)
@@ -145,6 +147,34 @@ class Twin:
             weight, support = F.pad(t.weight, (first, rest)), F.pad(t.support, (first, rest))
             found.append(Term(t.parent, weight, support, names, shift, t.rule))
         return found
+
+    def along(self, term: Term, pairs: Sequence[tuple[int, int]], weights: Sequence[float], *path: str) -> list[Term]:
+        """A term on every edge of a graph, node to node; `path` are tensors of edges, the last one of nodes."""
+        count, width = self.shapes[term.names[-1][0] if term.names else term.parent]
+        self.shapes |= dict.fromkeys(path[:-1], (len(pairs), width)) | {path[-1]: (count, width)}
+        found = []
+        for e, ((source, target), weight) in enumerate(zip(pairs, weights, strict=True)):
+            to = torch.zeros(count, count, dtype=torch.float64)
+            to[source, target] = 1.0
+            to = torch.kron(to, torch.eye(width, dtype=torch.float64))
+            inside = ((name, at + (target - source) * width) for name, at in term.names)
+            names = (*inside, *((name, (target - e) * width) for name in path[:-1]), (path[-1], 0))
+            shift = None if term.shift is None else term.shift @ to * weight
+            support = term.support.double() @ to != 0
+            found.append(Term(term.parent, term.weight @ to * weight, support, names, shift, term.rule))
+        return found
+
+    def max_along(self, parent: str, pairs: Sequence[tuple[int, int]], copied: str, name: str) -> str:
+        """The largest of a node's neighbours, channel by channel; of equal ones the first edge."""
+        count, width = self.shapes[parent]
+        rows = torch.tensor([[source * width + c for c in range(width)] for source, _ in pairs])
+        self.shapes |= {copied: (len(pairs), width), name: (count, width)}
+        self.net.move(copied, [parent], rows.flatten())
+        value = self.net.values[copied].reshape(-1, width)
+        arriving = [[e for e, (_, target) in enumerate(pairs) if target == node] for node in range(count)]
+        best = [max(mine, key=lambda e: (value[e, c], -e)) * width + c for mine in arriving for c in range(width)]
+        self.net.move(name, [copied], torch.tensor(best))
+        return name
 
     def fuse(self, name: str, *terms: Term, shift: Tensor | None = None) -> str:
         """One jointly normalized step; `name` is its final tensor, every other name lies inside."""
@@ -205,6 +235,8 @@ class Twin:
 
     def _channel(self, name: str) -> Tensor:
         shape = self.shapes[name]
+        if self.channels_last:
+            return torch.arange(math.prod(shape)) % shape[-1]
         return torch.arange(math.prod(shape)) // math.prod(shape[1:])
 
     @staticmethod
