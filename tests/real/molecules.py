@@ -1,0 +1,140 @@
+"""Molecules with known causes of mutagenicity, a graph network that learns them, and a fixed way to test it.
+
+Nothing is chosen on test molecules. They are dealt into ten parts, each class evenly; every molecule is predicted, and
+explained, by the network that was trained without its part.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it still scripts some of its classes
+    from torch_geometric.data import Data
+    from torch_geometric.loader import DataLoader
+    from torch_geometric.nn import GINConv, global_add_pool
+
+CLASSES = {0: 0, 2: 1}  # as MUTAG.txt has them: 2 is mutagenic
+
+
+def read_mutag(home: Path) -> list[Data]:
+    """The molecules in the order of the ground truth: an atom and its neighbours per line."""
+    lines = (home / "MUTAG.txt").read_text().splitlines()
+    truth = [[int(i) for i in line.split()] for line in (home / "MUTAG_ground_truth.txt").read_text().splitlines()]
+    graphs, at = [], 1
+    for known in truth:
+        size, label = map(int, lines[at].split())
+        rows = [[int(i) for i in line.split()] for line in lines[at + 1 : at + 1 + size]]
+        at += 1 + size
+        edges = torch.tensor([(i, j) for i, row in enumerate(rows) for j in row[2:]]).T
+        inside = torch.zeros(size, dtype=torch.bool)
+        inside[known] = True
+        graphs.append(Data(
+            x=F.one_hot(torch.tensor([row[0] for row in rows]), 7).float(), edge_index=edges,
+            y=torch.tensor([CLASSES[label]]), truth=inside[edges[0]] & inside[edges[1]],
+        ))  # fmt: skip
+    return graphs
+
+
+def read_mutagenicity(home: Path) -> list[Data]:
+    """The molecules of a TUDataset, with a mark on every edge of a known group."""
+
+    def numbers(name: str) -> Tensor:
+        with gzip.open(home / f"Mutagenicity_{name}.txt.gz", "rt") as file:
+            return torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.int64))
+
+    edges, graph, atoms = numbers("A").T - 1, numbers("graph_indicator") - 1, numbers("node_labels")
+    labels, truth = numbers("graph_labels"), numbers("edge_gt").bool()
+    first, kinds = torch.searchsorted(graph, torch.arange(len(labels))), int(atoms.max()) + 1
+    home_of = graph[edges[0]]
+    return [
+        Data(
+            x=F.one_hot(atoms[graph == g], kinds).float(), edge_index=edges[:, home_of == g] - first[g],
+            y=labels[g : g + 1], truth=truth[home_of == g],
+        )
+        for g in range(len(labels))
+    ]  # fmt: skip
+
+
+def deal(graphs: list[Data], parts: int = 10, seed: int = 0) -> Tensor:
+    """The part of every molecule: each class is shuffled and dealt like cards."""
+    g, part, at = torch.Generator().manual_seed(seed), torch.zeros(len(graphs), dtype=torch.long), 0
+    for label in (0, 1):
+        mine = torch.tensor([i for i, graph in enumerate(graphs) if int(graph.y) == label])
+        part[mine[torch.randperm(len(mine), generator=g)]] = (torch.arange(len(mine)) + at) % parts
+        at += len(mine)
+    return part
+
+
+class GIN(nn.Module):
+    """Graph layers of two linear layers each, with batch norms; atoms are pooled; a linear head."""
+
+    def __init__(self, features: int, pool: Callable[..., Tensor] = global_add_pool, width: int = 32) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(
+            GINConv(nn.Sequential(
+                nn.Linear(i, o), nn.BatchNorm1d(o), nn.ReLU(), nn.Linear(o, o), nn.BatchNorm1d(o), nn.ReLU()
+            ))
+            for i, o in itertools.pairwise([features, width, width, width])
+        )  # fmt: skip
+        self.pool = pool
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None) -> Tensor:
+        for conv in self.convs:
+            x = conv(x, edge_index)
+        return self.head(F.dropout(self.pool(x, batch), 0.5, self.training))
+
+
+def train(
+    graphs: list[Data], seed: int, epochs: int = 60, batch: int = 32, pool: Callable[..., Tensor] = global_add_pool
+) -> GIN:
+    """Adam with a falling rate and a fixed number of epochs, so that no molecule is spent on stopping early.
+
+    The recipe was the best of five for MUTAG (other depths, widths, sums over all layers' pools) on molecules held out
+    inside the nine parts that a network learns from.
+    """
+    torch.manual_seed(seed)
+    model = GIN(graphs[0].num_features, pool)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+    for _ in range(epochs):
+        for some in DataLoader(graphs, batch_size=batch, shuffle=True, drop_last=len(graphs) % batch == 1):
+            optimizer.zero_grad()
+            F.cross_entropy(model(some.x, some.edge_index, some.batch), some.y).backward()
+            optimizer.step()
+        schedule.step()
+    return model.eval()
+
+
+def accuracy(model: GIN, graphs: list[Data]) -> float:
+    """The share of molecules whose class is right."""
+    with torch.no_grad():
+        right = [model(b.x, b.edge_index, b.batch).argmax(1) == b.y for b in DataLoader(graphs, batch_size=256)]
+    return float(torch.cat(right).double().mean())
+
+
+def neighbourhood(graph: Data, start: int, size: int) -> list[int]:
+    """A connected set of atoms around one of them."""
+    found = [start]
+    for node in found:
+        near = graph.edge_index[1][graph.edge_index[0] == node].tolist()
+        found += [i for i in near if i not in found]
+        if len(found) >= size:
+            break
+    return found[:size]
+
+
+def undirected(graph: Data, score: Tensor) -> Tensor:
+    """Both directions of a bond have the sum of their scores."""
+    number = {pair: k for k, pair in enumerate(map(tuple, graph.edge_index.T.tolist()))}
+    return score + score[torch.tensor([number[b, a] for a, b in graph.edge_index.T.tolist()])]
