@@ -232,10 +232,9 @@ def _draw_nodes(ax: Axes, drawing: Drawing) -> list[Circle]:
 
 def _fit(ax: Axes, drawing: Drawing) -> None:
     room = 0.6 * drawing.unit
-    (left, low), (right, high) = drawing.places.min(0) - room, drawing.places.max(0) + room
-    ax.set_xlim(left, right)
-    ax.set_ylim(low, high)
-    ax.set_aspect("equal")
+    ax.update_datalim([drawing.places.min(0) - room, drawing.places.max(0) + room])
+    ax.margins(0)
+    ax.set_aspect("equal", adjustable="datalim")  # a colour bar beside it has the height of the picture
     frame(ax, drawing.notes)
     for spine in ax.spines.values():
         spine.set_visible(False)

@@ -1,0 +1,52 @@
+"""Draws docs/images/molecules.png: molecules of MUTAG with the relevance of their atoms and bonds.
+
+Above, the bonds of the last graph layer of a network that was trained on other molecules; below, the bonds that are
+known to matter. Needs the real data (beside the repository, or in ``$NRM_DATA``) and torch_geometric.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import matplotlib
+
+import nrm
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from real.molecules import ATOMS, deal, read_mutag, train  # noqa: E402
+
+HOME = Path(os.environ.get("NRM_DATA") or ROOT.parent / "shared" / "data") / "graphs" / "MUTAG"
+COUNT = 3
+
+
+def main() -> None:
+    """Trains, explains, draws."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "molecules.png")
+    options = parser.parse_args()
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    graphs = read_mutag(HOME)
+    part = deal(graphs).tolist()
+    model = train([g for g, p in zip(graphs, part, strict=True) if p != 0], seed=0).double()
+    held = [g for g, p in zip(graphs, part, strict=True) if p == 0 and int(g.y) == 1 and bool(g.truth.any())]
+    figure, axes = plt.subplots(2, COUNT, figsize=(4.2 * COUNT, 6.4), layout="constrained")
+    for graph, (above, below) in zip(held, axes.T, strict=False):
+        inputs = (graph.x.double(), graph.edge_index)
+        R = nrm.measure(model, inputs, output=lambda o: o[:, 1] - o[:, 0], rules=nrm.Gamma(0.25), bias="input")
+        labels = [ATOMS[i] for i in graph.x.argmax(1).tolist()]
+        conv, title = R["convs.2"], f"logits {float(R.value):.1f} apart"
+        nrm.plot.graph(graph, edges=R(conv.edges), labels=labels, ax=above, value=R.value, title=title)
+        nrm.plot.graph(graph, edges=graph.truth.float(), labels=labels, ax=below, colorbar=False, title="known bonds")
+    figure.savefig(options.out, dpi=100)
+    print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()
