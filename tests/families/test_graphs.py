@@ -132,8 +132,11 @@ if torch_geometric is not None:
         "GCN": pyg.GCNConv,
         "GCN without loops": lambda i, o: pyg.GCNConv(i, o, add_self_loops=False),
         "SAGE": pyg.SAGEConv,
+        "SAGE, sum": lambda i, o: pyg.SAGEConv(i, o, aggr="sum"),
         "SAGE, max": lambda i, o: pyg.SAGEConv(i, o, aggr="max"),
         "GIN": lambda i, o: pyg.GINConv(mlp(i, o)),
+        "GIN, mean": lambda i, o: pyg.GINConv(mlp(i, o), aggr="mean"),
+        "GIN, max": lambda i, o: pyg.GINConv(mlp(i, o), aggr="max"),
         "GraphConv": pyg.GraphConv,
         "GAT": pyg.GATConv,
         "GAT, two heads": lambda i, o: pyg.GATConv(i, o, heads=2, concat=False),
@@ -451,6 +454,24 @@ def test_an_output_per_node_is_explained_per_graph() -> None:
     assert nrm.measure(model, (x, edges, batch)).check(strict=False).mass == pytest.approx((1, 1, 1))
 
 
+def test_nodes_of_graphs_may_lie_mixed_and_graphs_without_edges() -> None:
+    model, (x, edges) = net("plain GCN"), GRAPHS[0]
+    order = torch.tensor([0, 2, 4, 6, 8, 1, 3, 5])  # the node of the batch that a graph's node is
+    mixed = torch.zeros(9, 4, dtype=torch.float64)
+    mixed[order[:5]], mixed[order[5:]], mixed[7] = x, GRAPHS[1][0][:3], 1.0
+    batch = torch.tensor([0, 1, 0, 1, 0, 1, 0, 2, 0])
+    R, alone = (
+        nrm.measure(model, (mixed, order[edges], batch), rules="lrp-0"),
+        nrm.measure(model, (x, edges), rules="lrp-0"),
+    )
+    assert torch.allclose(R(R["conv1"])[0, order[:5]], alone(alone["conv1"])[0])
+    assert torch.allclose(R(R["conv1"].edges)[0], alone(alone["conv1"].edges)[0])
+    assert float(R(R["conv1"].edges)[1:].abs().sum()) == 0
+    bare = nrm.measure(model, (GRAPHS[1][0][:3], edges[:, :0]), rules="lrp-0")
+    assert bare(bare["conv1"].edges).shape == (1, 0)
+    assert torch.allclose(R(R.input)[1, order[5:]], bare(bare.input)[0])
+
+
 def test_one_set_of_nodes_per_graph() -> None:
     R = nrm.measure(net("plain GCN"), joined(GRAPHS), rules="lrp-0")
     table = R(R["conv1"].positions)
@@ -467,8 +488,24 @@ def test_complaints() -> None:
     with pytest.raises(nrm.QuestionError, match="no such block"):
         R(R["conv1"].edge(999))
     x, edges, batch = joined(GRAPHS)
-    with pytest.raises(nrm.CaptureError, match="joins nodes of two graphs"):
-        nrm.measure(model, (x, torch.cat([edges, torch.tensor([[0], [14]])], 1), batch))
+    more = torch.cat([edges, torch.tensor([[0], [99]])], 1)
+    for inputs, text in (
+        ((x, torch.cat([edges, torch.tensor([[0], [14]])], 1), batch), "joins nodes of two graphs"),
+        ((x, more, batch), "names a node that does not exist"),
+        ((x, more), "0 to 14: there are 15 nodes"),
+        ((x, edges - 1), "names a node that does not exist"),
+        ((x, edges.T, batch), "edge_index does not list edges"),
+        ((x, edges.double(), batch), "edge_index does not list edges"),
+        ((x, edges, batch.double()), "does not tell graphs apart"),
+        ((x, edges, batch - 1), "does not tell graphs apart"),
+        ((x, edges, batch[:-1]), "does not tell graphs apart"),
+        ((x, edges, batch + (batch > 0)), "a graph of the batch has no nodes"),
+        ((x * torch.nan, edges, batch), "contains NaN"),
+    ):
+        with pytest.raises(nrm.CaptureError, match=text):
+            nrm.measure(model, inputs)
+    with pytest.raises(nrm.QuestionError, match="targets and samples do not match"):
+        nrm.measure(model, (x, edges, batch), target=[0, 1])
     whole = nrm.measure(model, (x, edges, batch), batch_dim=None, target=(0, 0))
     assert len(whole) == 1
 

@@ -54,24 +54,49 @@ class Graphs:
 def find_graphs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graphs | None:
     """The graphs among the arguments of a call; None if it has no ``edge_index``."""
     named = dict(_named(model, args, kwargs))
-    edges = named.get("edge_index")
-    if not isinstance(edges, Tensor) or not _holds_indices(edges) or edges.ndim != 2 or edges.shape[0] != 2:
+    edges, batch, x = (named.get(name) for name in ("edge_index", "batch", "x"))
+    if not isinstance(edges, Tensor) or edges.ndim != 2:
         return None
-    batch = named.get("batch")
-    if not isinstance(batch, Tensor):
-        return Graphs(edges, None)
-    if not _holds_indices(batch) or batch.ndim != 1 or not len(batch) or int(batch.min()) < 0:
-        raise CaptureError(
-            "the batch vector does not tell graphs apart", got=f"{batch.dtype} of shape {tuple(batch.shape)}",
-            expected="for every node, the number of its graph",
-        )  # fmt: skip
-    across = edges.numel() > 0 and bool((batch[edges[0]] != batch[edges[1]]).any())
-    if across:
+    batch = batch if isinstance(batch, Tensor) else None
+    nodes = len(x) if isinstance(x, Tensor) and x.ndim > 0 else None
+    if batch is not None:
+        _check_batch(batch, nodes)
+        nodes = len(batch)
+    _check_edges(edges, nodes)
+    if batch is not None and bool((batch[edges[0]] != batch[edges[1]]).any()):
         raise CaptureError(
             "an edge joins nodes of two graphs of the batch", expected="graphs that do not depend on each other",
             hint="batch_dim=None explains the whole call as one sample",
         )  # fmt: skip
     return Graphs(edges, batch)
+
+
+def _check_batch(batch: Tensor, nodes: int | None) -> None:
+    fits = batch.ndim == 1 and len(batch) > 0 and nodes in (None, len(batch))
+    if not _holds_indices(batch) or not fits or int(batch.min()) < 0:
+        raise CaptureError(
+            "the batch vector does not tell graphs apart", got=f"{batch.dtype} of shape {tuple(batch.shape)}",
+            expected=f"for every node{'' if nodes is None else f' of {nodes}'}, the number of its graph, from 0",
+        )  # fmt: skip
+    alone = (torch.bincount(batch) == 0).nonzero()[:, 0].tolist()
+    if alone:
+        raise CaptureError(
+            "a graph of the batch has no nodes", got=f"no node of graph {alone[0]} in the batch vector",
+            expected="nodes of every graph from 0 to the last", hint="leave empty graphs out",
+        )  # fmt: skip
+
+
+def _check_edges(edges: Tensor, nodes: int | None) -> None:
+    if not _holds_indices(edges) or edges.shape[0] != 2:
+        raise CaptureError(
+            "edge_index does not list edges", got=f"{edges.dtype} of shape {tuple(edges.shape)}",
+            expected="integers of shape (2, edges): from which node, to which node", hint="edge_index.T.contiguous()",
+        )  # fmt: skip
+    if edges.numel() and (int(edges.min()) < 0 or (nodes is not None and int(edges.max()) >= nodes)):
+        raise CaptureError(
+            "edge_index names a node that does not exist", got=f"{int(edges.min())} to {int(edges.max())}",
+            expected="numbers of nodes, from 0" if nodes is None else f"0 to {nodes - 1}: there are {nodes} nodes",
+        )  # fmt: skip
 
 
 def is_record(value: Any) -> bool:
