@@ -6,6 +6,7 @@ Timings are medians of interleaved repetitions on two threads. Memory is the pea
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import resource
 import statistics
@@ -147,24 +148,42 @@ def memory() -> None:
     print(f"| the same without weights ({weights:.0f} MiB) | {own / theirs:.2f} ({own:.0f} / {theirs:.0f} MiB) | |")
 
 
+def rest(repeat: int) -> None:
+    """The lines that depend most on where memory comes from: a batch, and a network of many small steps."""
+    batch_of_16(vgg16(), max(1, repeat // 2))
+    table(resnet50(), image(), RESNET[:1], repeat)
+
+
+def keeping_memory(repeat: int) -> None:
+    """The same lines in a process whose allocator (glibc's) keeps freed memory for the next tensor."""
+    print("| *the same where the allocator keeps freed memory* | | |", flush=True)
+    settings = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
+    command = [sys.executable, __file__, "--rest", "--repeat", str(repeat)]
+    subprocess.run(command, env={**os.environ, **settings}, check=True)
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="only what takes seconds")
     parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--rest", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(2)
     if options.job:
         run_job(options.job)
+        return
+    if options.rest:
+        rest(options.repeat)
         return
     print("| VGG16, one image, epsilon-plus-flat, capture included | measured | bound |\n|---|---|---|")
     model = vgg16()
     table(model, image(), QUICK, options.repeat)
     if not options.quick:
         table(model, image(), SLOW, 1)
-        batch_of_16(model, max(1, options.repeat // 2))
-        table(resnet50(), image(), RESNET[:1], options.repeat)
+        rest(options.repeat)
+        keeping_memory(options.repeat)
         table(resnet50(), image(), RESNET[1:], 1)
     memory()
 
