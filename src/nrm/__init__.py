@@ -26,7 +26,7 @@ from nrm.errors import (
     RuleError,
 )
 from nrm.measure import Check, Cut, Measure, measure
-from nrm.questions import Layer, Partition, Set, stack
+from nrm.questions import Layer, Partition, Set, stack, visits
 from nrm.results import load, save
 from nrm.rules import (
     LRP0,
@@ -109,4 +109,5 @@ __all__ = [
     "register",
     "save",
     "stack",
+    "visits",
 ]

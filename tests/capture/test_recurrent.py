@@ -130,7 +130,6 @@ def test_complaints() -> None:
         (lambda: R(R["head"].steps), "has no steps"),
         (lambda: R(nrm.layer("nothing").step(0)), "unknown layer"),
         (lambda: R(nrm.layer("rnn[forward]").step([[0], [1]])), "1 lists"),
-        (lambda: R(R["rnn[forward]"].step(0), given=R["rnn[forward]"].step([1, 2])), "one step"),
         (lambda: R(R["rnn[forward]"].step(list(range(3)) * 1), R["rnn[forward]"]), "rnn[forward]"),
         (lambda: S.flows(S["rnn"].steps), "steps are not blocks"),
     ):

@@ -6,9 +6,9 @@ import contextlib
 import itertools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from nrm.capture import Tape, plain_execution
 from nrm.errors import NrmWarning, PrecisionError, QuestionError
+from nrm.measure.events import needs_track, read_track
 from nrm.measure.labels import Names
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
@@ -23,18 +24,20 @@ from nrm.measure.show import outputs_text
 from nrm.measure.stacked import answer_stacked
 from nrm.measure.target import Target, excluded
 from nrm.questions.answer import Answerer
+from nrm.questions.formula import Formula
 from nrm.questions.frame import Blocks
 from nrm.questions.graph import interaction_graph
 from nrm.questions.kept import Kept
 from nrm.questions.plan import Plan, make_plan
-from nrm.questions.steps import any_step, pair_table, per_sample, replaced, spans_steps, steps_of
-from nrm.questions.stops import Stop, axes_of, stops_for
+from nrm.questions.steps import pair_table, replaced, spans_steps, steps_of
+from nrm.questions.stops import Stop, stops_for
 from nrm.questions.sweep import Base, Site
+from nrm.questions.tracked import TrackedPlan, answer_tracked, plan_tracked
 from nrm.questions.values import Layer, Partition, Set, Stack
 from nrm.rules import Network
 from nrm.search import Flows, Found, Request, Walk, find_flows, find_walks
 
-Argument = Layer | Set | Partition | Stack
+Argument = Layer | Set | Partition | Stack | Formula
 
 
 class Asking(ABC):
@@ -87,42 +90,26 @@ class Asking(ABC):
         one = self._meant(asked)
         if one is not None:
             return one(*arguments, given=given)
-        spread = next((k for k, argument in enumerate(asked) if spans_steps(argument)), None)
+        spread = next((k for k, argument in enumerate(asked) if _is_steps(argument)), None)
         if spread is not None:
             return self._over_steps(asked, len(arguments), spread)
         self._origin.check_fresh()
         with plain_execution():
-            stops = stops_for(asked, self._places.resolve)
-            self._refuse_excluded(stops, stops_for(conditions, self._places.resolve))
+            self._refuse_excluded(asked, conditions)
             self._be_loud()
-            table = self._answer(stops)
+            table = self._answer(asked)
             return self._mine(self._conditioned(table, conditions) if conditions else table)
 
     def _over_steps(self, asked: Sequence[Argument], count: int, position: int) -> Tensor:
-        """A question about several steps, as questions about single ones; ``count`` arguments, then conditions."""
+        """An axis of steps, as questions about single ones; ``count`` arguments, then conditions."""
         argument = asked[position]
-        assert isinstance(argument, Set | Partition)
-        steps = len(self._places.steps(argument.layer))
-
-        def ask(*instead: Argument) -> Tensor:
-            changed = replaced(asked, position, instead)
-            end = count + (len(instead) - 1) * (position < count)
-            return self(*changed[:end], given=changed[end:])
-
-        if isinstance(argument, Partition) and len(asked) == count == 2 and _is_steps(asked[1 - position]):
+        assert isinstance(argument, Partition)
+        steps = steps_of(argument, len(self._places.steps(argument.layer))).tolist()
+        if len(asked) == count == 2 and _is_steps(asked[1 - position]):
             return self._step_pairs(asked)
-        if isinstance(argument, Partition):
-            numbers = steps_of(argument, steps)
-            axis = 1 + sum(len(axes_of(s)) for s in stops_for(asked[:position], self._places.resolve))
-            rows = [ask(argument.layer.step(t)) for t in numbers.tolist()]
-            return torch.stack(rows, axis)
-        own = per_sample(argument, self._tape.batch)
-        if own is not None:
-            tables = [ask(own[i]) for i in self._samples]
-            return torch.stack([table[k] for k, table in enumerate(tables)])
-        if position >= count and len(argument.expression[1]) > 2:
-            raise QuestionError("a condition is one step", got=repr(argument), hint="given=layer.step(3)")
-        return sum(weight * ask(*sets) for weight, sets in any_step(argument, steps))  # type: ignore[return-value]
+        axis = 1 + sum(self._axes(before) for before in asked[:position])
+        questions = [replaced(asked, position, [argument.layer.step(t)]) for t in steps]
+        return torch.stack([self(*q[:count], given=q[count:]) for q in questions], axis)
 
     def _step_pairs(self, asked: Sequence[Argument]) -> Tensor:
         """Every step of one layer with every step of another."""
@@ -151,7 +138,7 @@ class Asking(ABC):
 
     def _meant(self, asked: Sequence[Argument]) -> Asking | None:
         """The measure of the one sample that sets are about; None if that is this measure, or none is named."""
-        samples = {s.sample for s in asked if isinstance(s, Set)} - {None}
+        samples = {s.sample for s in _sets(asked)} - {None}
         if not samples or samples == set(self._samples):
             return None
         if len(samples) > 1 or not samples <= set(self._samples):
@@ -165,8 +152,19 @@ class Asking(ABC):
         """The part of a result, samples first, that belongs to this measure."""
         return batch
 
-    def _answer(self, stops: list[Stop], absolute: bool = False) -> Tensor:
-        return self._answerer().table(self._plan(stops, "read" if absolute else None), absolute)
+    def _answer(
+        self, asked: Sequence[Argument], absolute: bool = False, weights: Mapping[Site, Tensor] | None = None
+    ) -> Tensor:
+        """The table of a question without conditions; ``absolute`` sums absolute relevances where it is read."""
+        if weights is not None or any(map(needs_track, asked)):
+            return answer_tracked(self._answerer(), self._plan_tracked(asked, weights), absolute)
+        plan = self._plan(stops_for(asked, self._places.resolve), "read" if absolute else None)
+        return self._answerer().table(plan, absolute)
+
+    def _plan_tracked(self, asked: Sequence[Argument], weights: Mapping[Site, Tensor] | None = None) -> TrackedPlan:
+        kept = self._kept.is_there
+        track, free = read_track(self._kept, self._places, asked, weights)
+        return plan_tracked(track, free, answers=1, memory=self._memory, kept=kept)
 
     def _answerer(self) -> Answerer:
         return Answerer(
@@ -184,8 +182,8 @@ class Asking(ABC):
 
     def _axes(self, argument: Argument) -> int:
         """How many axes an argument gives to a result."""
-        if isinstance(argument, Set | Stack):
-            return int(isinstance(argument, Stack))
+        if isinstance(argument, Set | Stack | Formula) or _is_steps(argument):
+            return int(not isinstance(argument, Set | Formula))
         partition = Partition(argument) if isinstance(argument, Layer) else argument
         return len(Blocks.of(self._places.resolve(partition.layer)[1], partition).shape)
 
@@ -229,15 +227,17 @@ class Asking(ABC):
             table = self(chunk, *arguments, given=given)
             yield from zip(blocks[begin : begin + fits], table.unbind(1), strict=True)
 
-    def plan(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Plan:
+    def plan(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Plan | TrackedPlan:
         """How a question would be answered, and what it would cost; nothing is computed."""
         asked = self._asked(arguments, given)
         if any(isinstance(a, Stack) for a in asked):
             raise QuestionError("a stack has a plan for each of its partitions", hint="R.plan(s.partitions[0], ...)")
         self._meant(asked)
         for position, argument in enumerate(asked):
-            if spans_steps(argument):
-                asked = replaced(asked, position, [argument.layer.step(0)])  # type: ignore[union-attr]
+            if _is_steps(argument):
+                asked = replaced(asked, position, [argument.layer.step(0)])
+        if any(map(needs_track, asked)):
+            return self._plan_tracked(asked)
         return self._plan(stops_for(asked, self._places.resolve))
 
     def flows(
@@ -272,7 +272,7 @@ class Asking(ABC):
         self._origin.check_fresh()
         with plain_execution():
             stops = stops_for(asked, self._places.resolve)
-            self._refuse_excluded(stops, stops_for(conditions, self._places.resolve))
+            self._refuse_excluded(asked, conditions)
             self._be_loud()
             whole = self._mine(self._condition(conditions)) if conditions else torch.ones(len(self))
             return find_flows(
@@ -285,6 +285,10 @@ class Asking(ABC):
         if any(not isinstance(c, Set) for c in conditions):
             got = ", ".join(map(repr, conditions))
             raise QuestionError("the condition of flows is a set", got=got, hint="given=a.channel(3)")
+        if any(map(needs_track, asked)):
+            got = ", ".join(str(a) for a in asked if needs_track(a))
+            raise QuestionError("flows take sets and partitions, each of one tensor", got=got,
+                                hint="R(a.channels, b.channels, formula) is the whole table")  # fmt: skip
         if any(isinstance(a, Stack) for a in asked):
             raise QuestionError("flows take one block of every layer", got="a stack", hint="R.flows(*s.partitions)")
         if not any(isinstance(a, Layer | Partition) for a in asked):
@@ -301,8 +305,7 @@ class Asking(ABC):
 
     def _condition(self, conditions: Sequence[Argument]) -> Tensor:
         """The relevance of a condition, which must not be lost in rounding."""
-        condition = self._answer(stops_for(conditions, self._places.resolve))
-        inside = self._answer(stops_for(conditions, self._places.resolve), absolute=True)
+        condition, inside = self._answer(conditions), self._answer(conditions, absolute=True)
         self._judge_condition(self._mine(condition), self._mine(inside))
         return condition
 
@@ -321,12 +324,14 @@ class Asking(ABC):
             text = f"{int(near.sum())} conditions have a relevance below 0.1 % of the total variation inside them"
             warnings.warn(text, NrmWarning, stacklevel=4)
 
-    def _refuse_excluded(self, stops: Sequence[Stop], conditions: Sequence[Stop]) -> None:
+    def _refuse_excluded(self, asked: Sequence[Argument], conditions: Sequence[Argument]) -> None:
         """Asking for an output that the target excludes would always give 0, which nobody means."""
-        output = Site(self._tape.output)
-        masks = [(str(stop.sets[0]), stop.set_mask()) for stop in stops if stop.site == output and stop.sets]
+        output, sets = Site(self._tape.output), [s for s in _sets(asked) if not needs_track(s)]
+        stops = stops_for(sets, self._places.resolve)
+        masks = [(str(stop.sets[0]), stop.set_mask()) for stop in stops if stop.site == output]
+        free = stops_for([c for c in conditions if isinstance(c, Layer | Partition)], self._places.resolve)
         masks += [(f"given={b.text}", b.masks(list(range(b.count))))
-                  for stop in conditions if stop.site == output for b in stop.blocks]  # fmt: skip
+                  for stop in free if stop.site == output for b in stop.blocks]  # fmt: skip
         for text, mask in masks:
             sample = excluded(self._target, mask, self._samples)
             if sample is not None:
@@ -363,8 +368,13 @@ class Asking(ABC):
             )  # fmt: skip
 
 
-def _is_steps(argument: Argument) -> bool:
-    return isinstance(argument, Partition) and argument.kind == "steps"
+def _is_steps(argument: Any) -> TypeGuard[Partition]:
+    return isinstance(argument, Partition) and spans_steps(argument)
+
+
+def _sets(asked: Sequence[Argument]) -> list[Set]:
+    """The sets of a question."""
+    return [s for a in asked for s in (a.sets if isinstance(a, Formula) else [a]) if isinstance(s, Set)]
 
 
 def _progress(show: bool | None) -> Any:

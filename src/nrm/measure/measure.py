@@ -24,10 +24,8 @@ from nrm.measure.show import as_html, as_text, measure_rows
 from nrm.measure.target import Target, read_target
 from nrm.questions.kept import Kept
 from nrm.questions.sweep import Base, Site
-from nrm.questions.values import Layer, Partition, Set, Stack
+from nrm.questions.values import Layer, Set
 from nrm.rules import Network, resolve
-
-Argument = Layer | Set | Partition | Stack
 
 
 def measure(

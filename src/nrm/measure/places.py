@@ -14,6 +14,7 @@ from nrm.measure.edges import EdgeStep, find_edge_steps, number_edges
 from nrm.measure.layers import Cut
 from nrm.questions.frame import Frame
 from nrm.questions.kept import Kept
+from nrm.questions.stops import frame_at
 from nrm.questions.sweep import Base, Site, drain_name
 from nrm.questions.values import EDGES, SKIP, Layer
 from nrm.rules import Network
@@ -28,8 +29,14 @@ class Places:
         self._kept = kept
 
     @property
-    def _network(self) -> Network:
+    def network(self) -> Network:
+        """The network that has the layers."""
         return self._kept.network
+
+    @property
+    def batch(self) -> int:
+        """The number of samples."""
+        return self._tape.batch
 
     @property
     def _tape(self) -> Tape:
@@ -63,10 +70,7 @@ class Places:
 
     def frame(self, node: Node, label: str | None = None) -> Frame:
         """The geometry of a tensor."""
-        return Frame(
-            label or node.name, node.shape, node.sample, node.channel, self._tape.batch, node.value.device, node.owner,
-            node.heads,
-        )  # fmt: skip
+        return frame_at(self.network, Site(node.index), label)
 
     def steps(self, layer: Layer) -> list[int]:
         """The nodes of the hidden states of a layer."""
@@ -138,7 +142,7 @@ class Places:
                 break
             node = tape.nodes[node.inputs[0]]
         plain = [j for j in node.inputs if j == self._received(name)]
-        plain = plain or [j for j in node.inputs if not self._network.rules.open[j]]
+        plain = plain or [j for j in node.inputs if not self.network.rules.open[j]]
         adds = isinstance(node.op, Combine) and node.op.kind == "add" and len(node.inputs) > 1
         if not adds or len(plain) != 1:
             raise QuestionError(
@@ -203,12 +207,8 @@ class Places:
                     f"layer {base!r} has no {port} of its own", got=repr(name),
                     hint="R.biases and R.inputs list what there is; a fused step has one bias, at its last tensor",
                 )  # fmt: skip
-            shape = torch.Size(self._network.drain_shape(node.index, port))
-            sample = node.sample if port == "sink" else (0 if node.has_samples else None)
-            channel = node.channel if port == "sink" else len(shape) - 1
-            owner = node.owner if port == "sink" else None
-            frame = Frame(name, shape, sample, channel, self._tape.batch, node.value.device, owner)
-            return Site(node.index, port=port), frame
+            site = Site(node.index, port=port)
+            return site, frame_at(self.network, site, name)
         return None
 
     def _inner_bias(self, name: str, node: Node) -> Node:
@@ -221,11 +221,11 @@ class Places:
 
     def _may_drain(self, node: Node, port: str) -> bool:
         if port == "offset":
-            return isinstance(node.op, Pointwise) and (node.op.offset != 0 or self._network.rules.softmax(node.index))
+            return isinstance(node.op, Pointwise) and (node.op.offset != 0 or self.network.rules.softmax(node.index))
         if port == "bias":
-            terminal = self._network.rules.is_terminal(node.index)
-            return terminal and self._network.blocks.shift(node.index) is not None
-        return self._network.rules.is_terminal(node.index) or isinstance(node.op, Pointwise)
+            terminal = self.network.rules.is_terminal(node.index)
+            return terminal and self.network.blocks.shift(node.index) is not None
+        return self.network.rules.is_terminal(node.index) or isinstance(node.op, Pointwise)
 
     # ---- cuts ------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class Places:
 
     def _feeds(self, i: int, consumer: int) -> bool:
         node = self._tape.nodes[consumer]
-        return any(j == i and self._network.rules.coefficient(consumer, p) != 0 for p, j in enumerate(node.inputs))
+        return any(j == i and self.network.rules.coefficient(consumer, p) != 0 for p, j in enumerate(node.inputs))
 
     def cut_flags(self) -> dict[int, bool]:
         """For every tensor that relevance reaches: whether it is a cut by itself.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -33,18 +33,32 @@ Progress = Callable[[Iterator[Any], int | None], Iterator[Any]]
 """Shows how far an iteration is; None if nobody knows how long it will be."""
 
 
+class Meeting(Protocol):
+    """What a plan says about stops: those of which every block is by itself, and those that are read at once."""
+
+    @property
+    def above(self) -> tuple[Stop, ...]: ...
+
+    @property
+    def meeting(self) -> tuple[Stop, ...]: ...
+
+    @property
+    def below(self) -> tuple[Stop, ...]: ...
+
+
 class Answerer:
     """Carries out plans on one network with one kept base sweep."""
 
     def __init__(
         self, network: Network, base: Base, *, memory: int, progress: Progress, messages: Messages | None = None
     ) -> None:
-        self._network = network
+        self.network = network
         self._base = base
         self._messages = Messages(0) if messages is None else messages
-        self._memory = memory
-        self._progress = progress
+        self.memory = memory
+        self.progress = progress
         self.like = network.tape.nodes[network.tape.output].value
+        self.output = base.arrivals[network.tape.output]
 
     def table(self, plan: Plan, absolute: bool = False) -> Tensor:
         """``(batch, *axes)`` with the axes of all blocks in the order of the arguments.
@@ -56,15 +70,15 @@ class Answerer:
         inner = [n for stop in plan.meeting for n in axes_of(stop)]
         table = self.like.new_zeros(*(s.count for s in outer), plan.stops[0].frame.batch, *inner)
         for rows, part in self.parts(plan, absolute):
-            table[_grid(rows, table.device)] = part.reshape(*(len(r) for r in rows), *table.shape[len(outer) :])
-        return _ordered(table, plan)
+            table[grid(rows, table.device)] = part.reshape(*(len(r) for r in rows), *table.shape[len(outer) :])
+        return ordered(table, plan)
 
     def guard(self, nbytes: int) -> None:
         """Refuses results that are larger than the memory bound."""
-        if nbytes > self._memory:
+        if nbytes > self.memory:
             raise MemoryLimitError(
                 "the table is larger than the memory bound", got=size_text(nbytes),
-                expected=f"at most {size_text(self._memory)}",
+                expected=f"at most {size_text(self.memory)}",
                 hint="fewer blocks (a.channels[[3, 7]]), coarser groups, R.each(...) block by block, "
                      "R.flows(...) for the largest entries, or memory= in nrm.measure",
             )  # fmt: skip
@@ -76,10 +90,10 @@ class Answerer:
         """
         live = {stop: self.live(stop) for stop in (*plan.above, *plan.below)}
         ups, downs = (
-            list(_chunks([live[stop] for stop in side], fits))
+            list(blocks_in_chunks([live[stop] for stop in side], fits))
             for side, fits in zip((plan.above, plan.below), plan.chunk, strict=True)
         )
-        for up, down, lower in self._progress(self._pairs(plan, ups, downs), len(ups) * len(downs)):
+        for up, down, lower in self.progress(self._pairs(plan, ups, downs), len(ups) * len(downs)):
             part = self._part(plan, up, lower, absolute)
             if part is not None:
                 stack = math.prod(len(r) for r in (*up, *down))
@@ -112,7 +126,7 @@ class Answerer:
             high, low = plan.meeting
             return self.contract(high, low, plan.mixing, arrivals, lower)
         hub = plan.meeting[0]
-        parts = parts_at(self._network, hub.site, arrivals, lower)
+        parts = parts_at(self.network, hub.site, arrivals, lower)
         if not absolute:
             return hub.read_parts(parts)
         relevance, mask = total_of(parts), hub.mask()
@@ -128,7 +142,7 @@ class Answerer:
         if mask is not None:
             arrivals = arrivals.masked(mask)
         values = self._pushed(low, low.mask(), lower)
-        table = adjacent_table(self._network, high.site, arrivals, low.site, values, lower, mixing)
+        table = adjacent_table(self.network, high.site, arrivals, low.site, values, lower, mixing)
         if table is None:
             return None
         table = table.transpose(2, 3)
@@ -138,19 +152,19 @@ class Answerer:
 
     def arrivals_at(self, stop: Stop) -> Arrivals | None:
         """What arrives at a stop without any event above it."""
-        return arrivals_at(self._network, self._base, stop.site)
+        return arrivals_at(self.network, self._base, stop.site)
 
     def read(self, stop: Stop, arrivals: Arrivals) -> Tensor | None:
         """The relevance of every block of a stop, ``(stack, batch, *axes)``; None is 0."""
-        return stop.read_parts(parts_at(self._network, stop.site, arrivals, None))
+        return stop.read_parts(parts_at(self.network, stop.site, arrivals, None))
 
     def carry_down(self, start: Stop, goals: Sequence[Stop]) -> Iterator[tuple[list[int], Site, Arrivals]]:
         """Carries every block of a stop to many lower ones in one sweep: which blocks, where, and what arrives."""
         sites = list(dict.fromkeys(goal.site for goal in goals))
-        wide = widest(self._network, [start, *goals])
-        fits = max(1, self._memory // (6 * wide * self.like.element_size()))
-        chunks = list(_chunks([self.live(start)], fits))
-        for (rows,) in self._progress(iter(chunks), len(chunks)):
+        wide = widest(self.network, [start, *goals])
+        fits = max(1, self.memory // (6 * wide * self.like.element_size()))
+        chunks = list(blocks_in_chunks([self.live(start)], fits))
+        for (rows,) in self.progress(iter(chunks), len(chunks)):
             arrivals = self.arrivals_at(start)
             if arrivals is None:
                 return
@@ -158,7 +172,7 @@ class Answerer:
             if mask is not None:
                 arrivals = arrivals.masked(mask)
             channels = start.numbers(rows) if start.channels else None
-            for site, found in pull_each(self._network, start.site, arrivals, sites, channels):
+            for site, found in pull_each(self.network, start.site, arrivals, sites, channels):
                 yield rows, site, found
 
     def push_all(self, stops: Sequence[Stop], network: Network | None = None) -> list[Pushed | None]:
@@ -170,7 +184,7 @@ class Answerer:
 
     def _arrive(self, above: Sequence[Stop], goal: Stop, up: Rows) -> Arrivals | None:
         sites = [s.site for s in above] + [goal.site]
-        arrivals = arrivals_at(self._network, self._base, sites[0])
+        arrivals = arrivals_at(self.network, self._base, sites[0])
         fixed = next((n for n, stop in enumerate(above) if stop.blocks), len(above))
         if fixed:
             key = ("pull", *_key(above[:fixed]), sites[fixed])
@@ -183,7 +197,7 @@ class Answerer:
             if mask is not None:
                 arrivals = arrivals.masked(mask)
             channels = stop.numbers(rows) if stop.channels else None
-            arrivals = pull_to(self._network, sites[k], arrivals, sites[k + 1], channels)
+            arrivals = pull_to(self.network, sites[k], arrivals, sites[k + 1], channels)
         return arrivals
 
     def _arrive_fixed(self, stops: Sequence[Stop], sites: list[Site], arrivals: Arrivals | None) -> Arrivals | None:
@@ -193,7 +207,7 @@ class Answerer:
                 return None
             mask = stop.mask()
             arrivals = arrivals if mask is None else arrivals.masked(mask)
-            arrivals = pull_to(self._network, sites[k], arrivals, sites[k + 1])
+            arrivals = pull_to(self.network, sites[k], arrivals, sites[k + 1])
         return arrivals
 
     def _push(self, below: Sequence[Stop], down: Rows) -> Pushed | None:
@@ -222,7 +236,7 @@ class Answerer:
         if mask is None:
             mask = torch.ones((1, *(1,) * len(stop.frame.shape)), dtype=torch.bool, device=self.like.device)
         wide = mask.to(self.like.dtype).expand(mask.shape[0], *stop.frame.shape)
-        return Pushed(network or self._network, stop.site, wide, lower, channels)
+        return Pushed(network or self.network, stop.site, wide, lower, channels)
 
 
 def _key(stops: Sequence[Stop]) -> tuple[tuple[Site, tuple[Set, ...]], ...]:
@@ -230,7 +244,7 @@ def _key(stops: Sequence[Stop]) -> tuple[tuple[Site, tuple[Set, ...]], ...]:
     return tuple((stop.site, tuple(stop.sets)) for stop in stops)
 
 
-def _grid(rows: Rows, device: torch.device) -> tuple[Any, ...]:
+def grid(rows: Rows, device: torch.device) -> tuple[Any, ...]:
     """The index of all combinations of these rows."""
     if all(r == list(range(r[0], r[0] + len(r))) for r in rows):
         return tuple(slice(r[0], r[0] + len(r)) for r in rows) or (...,)
@@ -242,7 +256,7 @@ def _mask(stop: Stop, rows: Sequence[int]) -> Tensor | None:
     return stop.block_masks(rows) if stop.blocks else stop.mask()
 
 
-def _chunks(rows: Sequence[list[int]], fits: int) -> Iterator[Rows]:
+def blocks_in_chunks(rows: Sequence[list[int]], fits: int) -> Iterator[Rows]:
     """The blocks of several stops in chunks of so many combinations."""
     lengths: list[int] = []
     for live in reversed(rows):
@@ -252,7 +266,7 @@ def _chunks(rows: Sequence[list[int]], fits: int) -> Iterator[Rows]:
     yield from itertools.product(*pieces)
 
 
-def _ordered(table: Tensor, plan: Plan) -> Tensor:
+def ordered(table: Tensor, plan: Meeting) -> Tensor:
     """Outer stops' flat axes as their blocks' axes, the batch first, then the order of the arguments."""
     outer = (*plan.above, *plan.below)
     shape = [n for stop in outer for n in axes_of(stop)]

@@ -88,19 +88,29 @@ class Plan:
         return f"{count}, {nbytes / 2**20:.1f} of at most {bound / 2**20:.0f} MiB"
 
     def __repr__(self) -> str:
-        rows = [("step", "times", "flops", "forward passes")]
-        rows += [(x.what, str(x.times), f"{x.flops:.2e}", f"{x.flops / self.forward:.2f}") for x in self.lines]
-        rows.append(("total", "", f"{self.flops:.2e}", f"{self.flops / self.forward:.2f}"))
-        wide = [max(len(row[k]) for row in rows) for k in range(4)]
-        table = "\n".join("  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, wide, strict=True)) for row in rows)
-        axes = ", ".join(f"{name} {n}" for name, n in zip(self.axes, self.shape, strict=True))
         base = "kept from before" if self.kept else "computed once and kept"
         return (
             f"plan: {self.strategy} at {' and '.join(s.frame.label for s in self.meeting)}; base sweep {base}\n"
-            f"{table}\n"
-            f"  result: {axes}; {self.nbytes / 2**20:.2f} MiB in {self.chunks} chunk{'s' * (self.chunks != 1)}\n"
+            f"{cost_table(self.lines, self.forward)}\n"
+            f"  result: {axes_text(self.axes, self.shape)}; {self.nbytes / 2**20:.2f} MiB "
+            f"in {self.chunks} chunk{'s' * (self.chunks != 1)}\n"
             f"  kept messages of fixed events: {self._kept_messages()}"
         )
+
+
+def cost_table(lines: Sequence[Line], forward: float) -> str:
+    """What every line of a plan costs, and all of them."""
+    total = sum(line.flops for line in lines)
+    rows = [("step", "times", "flops", "forward passes")]
+    rows += [(x.what, str(x.times), f"{x.flops:.2e}", f"{x.flops / forward:.2f}") for x in lines]
+    rows.append(("total", "", f"{total:.2e}", f"{total / forward:.2f}"))
+    wide = [max(len(row[k]) for row in rows) for k in range(4)]
+    return "\n".join("  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, wide, strict=True)) for row in rows)
+
+
+def axes_text(axes: Sequence[str], shape: Sequence[int]) -> str:
+    """The axes of a result with their sizes."""
+    return ", ".join(f"{name} {n}" for name, n in zip(axes, shape, strict=True))
 
 
 def size_text(nbytes: int) -> str:
@@ -151,7 +161,7 @@ def _plan(
     meeting = stops[first : first + (2 if mixing else 1)]
     above, below = stops[:first], stops[first + len(meeting) :]
     forward = model_flops(network)
-    lines = [] if kept else [Line("base sweep", 1, sum(_reached_flops(network)))]
+    lines = base_lines(network, kept)
     pulls, pushes = 1, 1
     for upper, lower in itertools.pairwise((*above, meeting[0])):
         lines.append(_pull_line(network, upper, lower, pulls, counts[upper]))
@@ -167,11 +177,21 @@ def _plan(
         hub = meeting[0]
         lines.append(Line(f"read {hub.frame.label}", stack, stack * 2.0 * hub.frame.shape.numel()))
     element = network.tape.nodes[network.tape.output].value.element_size()
-    owners = sorted((a, n, b.text) for s in stops for a, b in zip(s.axes, s.blocks, strict=True) for n in [b.shape])
-    shape = [stops[0].frame.batch] + [n for _, sizes, _ in owners for n in sizes]
-    names = ["sample"] + [text for _, sizes, text in owners for _ in sizes]
+    shape, names = result_axes(stops, stops[0].frame.batch)
     chunk = _chunk(network, above, meeting, below, memory // element)
     return Plan(stops, first, mixing, tuple(lines), tuple(shape), tuple(names), forward, element, chunk, kept)
+
+
+def base_lines(network: Network, kept: bool) -> list[Line]:
+    """The base sweep, where it has not been made yet."""
+    return [] if kept else [Line("base sweep", 1, sum(_reached_flops(network)))]
+
+
+def result_axes(stops: Sequence[Stop], batch: int) -> tuple[list[int], list[str]]:
+    """The sizes and names of the axes of a result: samples first, then in the order of the arguments."""
+    owners = sorted((a, n, b.text) for s in stops for a, b in zip(s.axes, s.blocks, strict=True) for n in [b.shape])
+    sizes = [batch] + [n for _, sizes, _ in owners for n in sizes]
+    return sizes, ["sample"] + [text for _, sizes, text in owners for _ in sizes]
 
 
 def _chunk(

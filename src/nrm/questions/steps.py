@@ -1,12 +1,11 @@
 """Questions about several steps of a recurrent layer at once.
 
-A step is a tensor of its own, so a question about many of them is many questions: an axis of steps has one answer per
-step, and passing through any of some steps is inclusion and exclusion over passing through all of some.
+A step is a tensor of its own. An axis of steps has one answer per step; passing through any of some steps is an event
+about walks.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +13,11 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.questions.frame import Frame, pick
-from nrm.questions.sweep import Base, descend
+from nrm.questions.frame import pick
+from nrm.questions.stops import frame_at
+from nrm.questions.sweep import Base, Site, descend
 from nrm.questions.values import Partition, Set
 from nrm.rules import Network
-
-MANY = 8
-"""So many steps can be asked for as a union; each doubles the number of questions."""
 
 
 def spans_steps(argument: Any) -> bool:
@@ -38,34 +35,19 @@ def steps_of(partition: Partition, count: int) -> Tensor:
     return numbers
 
 
-def any_step(chosen: Set, count: int) -> list[tuple[float, list[Set]]]:
-    """Passing through any of some steps, as a weighted sum of passing through all of some."""
-    steps = sorted({_step(i, count, chosen) for i in chosen.expression[1][1:]})
-    if len(steps) > MANY:
-        raise QuestionError(
-            "passing through any of so many steps is not one question", got=f"{len(steps)} steps: {chosen}"[:120],
-            expected=f"up to {MANY}", hint="layer.steps[...] is an axis with one answer per step",
-        )  # fmt: skip
-    layer = chosen.layer
-    return [
-        (-1.0 if size % 2 == 0 else 1.0, [layer.step(t) for t in subset])
-        for size in range(1, len(steps) + 1)
-        for subset in itertools.combinations(steps, size)
-    ]
-
-
-def per_sample(chosen: Set, samples: int) -> list[Set] | None:
-    """One set of steps per sample, or None if all samples share one."""
+def steps_visited(chosen: Set, count: int, samples: int) -> dict[int, list[bool]]:
+    """A set of several steps: each of them, with the samples that it is meant for (a single entry: for all)."""
     items = chosen.expression[1][1:]
     nested = [isinstance(i, tuple) and i[0] == "any" for i in items]
     if not any(nested):
-        return None
+        return {step: [True] for step in sorted({_step(i, count, chosen) for i in items})}
     if not all(nested) or len(items) != samples:
         raise QuestionError(
             f"the steps do not fit the samples at layer {chosen.layer.name!r}", got=f"{len(items)} entries",
             expected=f"{samples} lists, one set of steps per sample",
         )  # fmt: skip
-    return [Set(chosen.layer, ("steps", item), chosen.sample) for item in items]
+    own = [{_step(i, count, chosen) for i in item[1:]} for item in items]
+    return {step: [step in one for one in own] for step in sorted(set[int]().union(*own))}
 
 
 def replaced(asked: Sequence[Any], position: int, by: Sequence[Any]) -> list[Any]:
@@ -104,18 +86,10 @@ def _restarted(network: Network, base: Base, upper: Sequence[int], lower: Sequen
             if i in lower:
                 relevance = network.relevance(i, here)
                 if relevance is not None:
-                    sums = frame_of(network, i).to_samples(relevance).flatten(2).sum(2).T
+                    sums = frame_at(network, Site(i)).to_samples(relevance).flatten(2).sum(2).T
                     for k in (k for k, j in enumerate(lower) if j == i):
                         table[:, begin : begin + len(chunk), k] = sums
     return table
-
-
-def frame_of(network: Network, i: int) -> Frame:
-    """The geometry of a tensor."""
-    node = network.tape.nodes[i]
-    return Frame(
-        node.name, node.shape, node.sample, node.channel, network.tape.batch, node.value.device, node.owner
-    )  # fmt: skip
 
 
 def _step(index: Any, count: int, chosen: Set) -> int:

@@ -14,7 +14,7 @@ from nrm.errors import QuestionError
 from nrm.questions.frame import Blocks, Frame
 from nrm.questions.sweep import Site
 from nrm.questions.values import Layer, Partition, Set
-from nrm.rules import Part, outer
+from nrm.rules import Network, Part, outer
 
 
 @dataclass(eq=False)
@@ -107,6 +107,17 @@ class Stop:
         return _cross_table(self.blocks, m)
 
 
+def frame_at(network: Network, site: Site, label: str | None = None) -> Frame:
+    """The geometry of a tensor, of its copy on an edge, or of a drain."""
+    node = network.tape.nodes[site.node]
+    shape, sample, channel, owner, heads = node.shape, node.sample, node.channel, node.owner, node.heads
+    if site.port:
+        shape, heads = torch.Size(network.drain_shape(site.node, site.port)), None
+    if site.port and site.port != "sink":  # one neuron per sample and channel
+        sample, channel, owner = 0 if node.has_samples else None, len(shape) - 1, None
+    return Frame(label or node.name, shape, sample, channel, network.tape.batch, node.value.device, owner, heads)
+
+
 def _cross_table(blocks: Sequence[Blocks], m: Tensor) -> Tensor:
     """Two or more partitions of one layer: the relevance of every intersection of blocks."""
     first, rest = blocks[0], blocks[1:]
@@ -136,7 +147,7 @@ def stops_for(arguments: Sequence[Any], resolve: Callable[[Layer], tuple[Site, F
         else:
             raise QuestionError(
                 "not something that can be asked about", got=f"{type(argument).__name__}: {argument!r}"[:120],
-                expected="a layer R['name'], a set (.channel(3), [...], .where(mask)) or a partition (.channels)",
+                expected="a layer R['name'], a set (.channel(3), [...]), a partition (.channels), or a formula",
             )  # fmt: skip
         site, frame = resolve(layer)
         stop = stops.setdefault(site, Stop(site, frame))

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
 from nrm.capture import Linear, Node
 from nrm.questions.channels import keeps_channels, mixes_channels, one_hot
-from nrm.rules import EVERYTHING, Arrivals, Delivery, Network, Part, Values, outer, total_of
+from nrm.rules import EVERYTHING, Arrivals, Change, Delivery, Network, Part, Values, outer, total_of
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def arrivals_at(network: Network, base: Base, site: Site) -> Arrivals | None:
     above = base.arrivals.get(site.consumer)
     if above is None:
         return None
-    return next((found for _, found in _inside([site], network.pull(site.consumer, above)[0], {})), None)
+    return next((found for _, found in inside([site], network.pull(site.consumer, above)[0], {})), None)
 
 
 def reachable(network: Network, low: int, high: int | None = None) -> set[int]:
@@ -156,13 +157,13 @@ def pull_each(
         if not ends and not inner:
             return
         deliveries, drains = network.pull(i, here)
-        yield from _inside(inner, deliveries, drains)
+        yield from inside(inner, deliveries, drains)
         for delivery in deliveries:
             if delivery.to in route:
                 live.setdefault(delivery.to, Arrivals()).add(delivery.arrivals)
 
 
-def _inside(
+def inside(
     goals: Sequence[Site], deliveries: Sequence[Delivery], drains: Mapping[str, Tensor]
 ) -> Iterator[tuple[Site, Arrivals]]:
     """What arrives at the edges into a step, and at its drains."""
@@ -271,7 +272,7 @@ class Pushed:
         for goal in wanted:
             if goal >= self._site.node:
                 route |= between(network, self._site.node, goal)
-        for i in sorted(_needed(network, wanted, route)):
+        for i in sorted(needed(network, wanted, route)):
             if i >= first and i not in self._values:
                 keep = self._keeps(i)
                 value = network.value(i, _Together(self) if keep else self)
@@ -307,17 +308,17 @@ class Pushed:
             return None
         return (value, self._rows) if mixes_channels(self._network, self._network.tape.nodes[consumer]) else None
 
-    def enter(self, i: int, consumer: int) -> tuple[Values, Tensor] | None:
+    def enter(self, i: int, consumer: int) -> tuple[Values, Change] | None:
         """A fused step passes the site: beneath it only the lower events count."""
         return self._enter(i, consumer, self.mask) if i == self._site.node else None
 
-    def _enter(self, i: int, consumer: int, mask: Tensor) -> tuple[Values, Tensor] | None:
+    def _enter(self, i: int, consumer: int, mask: Tensor) -> tuple[Values, Change] | None:
         if self._site.port or self._site.consumer not in (None, consumer):
             return None
         lower = self._lower
         if lower is not None and lower.sits_on(i):  # an edge above a set of its own tensor
             mask, lower = outer(mask, lower.mask), lower._lower
-        return (EVERYTHING if lower is None else lower), mask
+        return (EVERYTHING if lower is None else lower), partial(outer, mask)
 
     def drains(self, i: int) -> list[tuple[str, Tensor]]:
         """The value at the drain that the site is, if it belongs to this node."""
@@ -338,7 +339,7 @@ class _Together:
     def together(self, i: int, consumer: int) -> None:
         return None
 
-    def enter(self, i: int, consumer: int) -> tuple[Values, Tensor] | None:
+    def enter(self, i: int, consumer: int) -> tuple[Values, Change] | None:
         pushed = self._pushed
         return pushed._enter(i, consumer, pushed._mask) if i == pushed._site.node else None
 
@@ -346,7 +347,7 @@ class _Together:
         return self._pushed.drains(i)
 
 
-def _needed(network: Network, wanted: set[int], route: set[int]) -> set[int]:
+def needed(network: Network, wanted: set[int], route: set[int]) -> set[int]:
     """The tensors whose values are read on the way to the wanted ones; the inside of a fused step is not."""
     needed = wanted & route
     for i in sorted(route, reverse=True):
@@ -360,17 +361,17 @@ def _reads(network: Network, i: int) -> Iterator[int]:
     fused = network.rules.is_terminal(i)
     for j in network.tape.nodes[i].inputs:
         if fused and network.rules.open[j] and not isinstance(network.tape.nodes[i].op, Linear):
-            yield from _leaves(network, j)
+            yield from leaves(network, j)
         else:
             yield j
 
 
-def _leaves(network: Network, i: int) -> Iterator[int]:
+def leaves(network: Network, i: int) -> Iterator[int]:
     """The tensors that the blocks of an open tensor read."""
     node = network.tape.nodes[i]
     for j in node.inputs:
         if network.rules.open[j] and not isinstance(node.op, Linear):
-            yield from _leaves(network, j)
+            yield from leaves(network, j)
         else:
             yield j
 
@@ -389,5 +390,5 @@ def parts_at(network: Network, site: Site, arrivals: Arrivals, lower: Pushed | N
     if lower.sits_on(site.node):  # the site is an edge, the event below it a set of the same tensor
         parts = parts_at(network, site, arrivals, lower.lower)
         return [Part(m, lower.mask if v is None else outer(lower.mask, v)) for m, v in parts]
-    lower.rise_to([*network.tape.nodes[site.node].inputs, *_leaves(network, site.node)])
+    lower.rise_to([*network.tape.nodes[site.node].inputs, *leaves(network, site.node)])
     return network.relevance_parts(site.node, arrivals, lower)

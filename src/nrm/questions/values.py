@@ -197,7 +197,7 @@ class Layer:
         return f"<code>{html.escape(str(self))}</code>{facts}"
 
     def __bool__(self) -> NoReturn:
-        _no_truth(self)
+        no_truth(self)
 
     def __and__(self, other: Any) -> NoReturn:
         raise QuestionError(
@@ -243,7 +243,7 @@ class Set:
         return Set(self.layer, ("not", self.expression), self.sample)
 
     def __bool__(self) -> NoReturn:
-        _no_truth(self)
+        no_truth(self)
 
     def __str__(self) -> str:
         return _show(str, self.layer, self.expression)
@@ -259,13 +259,13 @@ class Set:
         if not isinstance(other, Set):
             raise QuestionError(
                 f"a set combines with sets only, not with a {type(other).__name__}", got=repr(other),
-                hint=".all is a whole layer, .where(mask) the set of a mask",
+                hint=".all is a whole layer, .where(mask) the set of a mask, nrm.visits(set) combines with formulas",
             )  # fmt: skip
         if other.layer.place != self.layer.place:
             raise QuestionError(
                 "sets of different layers do not combine by operators",
                 got=f"{self.layer!r} and {other.layer!r}",
-                hint="pass both to R(...) for their joint relevance",
+                hint="wrap them in nrm.visits, or pass both to R(...) for their joint relevance",
             )
         samples = {s for s in (self.sample, other.sample) if s is not None}
         if len(samples) > 1:
@@ -307,7 +307,7 @@ class Partition:
         return replace(self, chosen=(*self.chosen, choice))
 
     def __bool__(self) -> NoReturn:
-        _no_truth(self)
+        no_truth(self)
 
     def __str__(self) -> str:
         return _show_partition(str(self.layer), self)
@@ -329,7 +329,7 @@ class Stack:
         return len(self.partitions)
 
     def __bool__(self) -> NoReturn:
-        _no_truth(self)
+        no_truth(self)
 
     def __str__(self) -> str:
         return f"stack({', '.join(map(str, self.partitions))})"
@@ -462,7 +462,8 @@ def _read_item(item: Any) -> Any:
 # ---- showing ---------------------------------------------------------------------------------------------------------
 
 
-def _no_truth(value: Any) -> NoReturn:
+def no_truth(value: Any) -> NoReturn:
+    """Neither sets nor formulas are true or false."""
     raise QuestionError(
         f"a {type(value).__name__.lower()} has no truth value", got=repr(value),
         hint="combine sets with & | ~ instead of and, or, not; ask R(...) for their relevance",

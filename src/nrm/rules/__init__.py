@@ -1,7 +1,7 @@
 """From ops and activations to the relevance network: rules, composites, fused columns."""
 
 from nrm.rules.composites import NAMES, Composite, composite, resolve
-from nrm.rules.density import EVERYTHING, Arrivals, Delivery, Packet, Part, Values, outer, total_of
+from nrm.rules.density import EVERYTHING, Arrivals, Change, Delivery, Packet, Part, Values, outer, total_of
 from nrm.rules.network import Network
 from nrm.rules.rules import (
     LRP0,
@@ -26,6 +26,7 @@ __all__ = [
     "NAMES",
     "AlphaBeta",
     "Arrivals",
+    "Change",
     "Composite",
     "Delivery",
     "EntryEpsilon",

@@ -27,7 +27,6 @@ from nrm.rules.density import (
     Values,
     absolute_of,
     effective,
-    outer,
     scaled,
 )
 from nrm.rules.rules import NEGATIVE, AlphaBeta, Factor, Key, Rule, ZBox
@@ -85,11 +84,11 @@ class Blocks:
                 continue
             wanted = keys | {NEGATIVE} if ("sign", 1) in keys and term.flips else keys
             if self.rules.open[j]:
-                restart = below.enter(j, i)
-                inside = below if restart is None else restart[0]
+                entered = below.enter(j, i)
+                inside = below if entered is None else entered[0]
                 part = self.rise(j, wanted, rule, inside, override=override)
-                if restart is not None:
-                    part = {key: outer(restart[1], tensor) for key, tensor in part.items()}
+                if entered is not None:
+                    part = {key: entered[1](tensor) for key, tensor in part.items()}
             else:
                 plain = effective(rule, override)
                 part = self._rise_block(self._identity(j), j, plain, wanted, below.at(j, i))

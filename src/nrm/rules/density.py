@@ -16,6 +16,10 @@ Density = dict[tuple[Key, int], Tensor]
 """Density by key and group of the factors it will meet."""
 
 
+Change = Callable[[Tensor], Tensor]
+"""What is done to a stack of messages or values, neuron by neuron."""
+
+
 class Packet(NamedTuple):
     """Density on its way down a fused step. ``rule`` is the rule of plain terms; ``override`` replaces every rule."""
 
@@ -68,20 +72,28 @@ class Arrivals:
 
     def masked(self, mask: Tensor) -> Arrivals:
         """Only what passes through the marked neurons, for every message with every mask."""
-        return self._each(lambda t: outer(t, mask))
+        return self.each(lambda t: outer(t, mask))
 
     def restricted(self, mask: Tensor) -> Arrivals:
         """Only what passes through the marked neurons, with one mask for each message of the stack."""
-        return self._each(lambda t: t * mask)
+        return self.each(lambda t: t * mask)
 
     def absolute(self) -> Arrivals:
         """The absolute value of everything."""
-        return self._each(torch.abs)
+        return self.each(torch.abs)
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Arrivals:
-        message = None if self.message is None else change(self.message)
-        packets = [Packet({k: change(d) for k, d in p.density.items()}, p.rule, p.override) for p in self.packets]
-        return Arrivals(message, packets)
+    def each(self, change: Change) -> Arrivals:
+        """Every message and density changed."""
+        return Arrivals(None if self.message is None else change(self.message), self._changed(change))
+
+    def restacked(self, change: Change) -> Arrivals:
+        """The same for a change of the stack alone, whatever the neurons: pieces stay pieces."""
+        result = Arrivals(None if self._message is None else change(self._message), self._changed(change))
+        result._pieces = [Piece(piece.move, change(piece.message)) for piece in self._pieces]
+        return result
+
+    def _changed(self, change: Change) -> list[Packet]:
+        return [Packet({k: change(d) for k, d in p.density.items()}, p.rule, p.override) for p in self.packets]
 
 
 def _joined(message: Tensor | None, pieces: Sequence[Piece]) -> Tensor:
@@ -108,14 +120,14 @@ class Values(Protocol):
 
     ``at`` is the value of a tensor as one of its consumers sees it (None: 0). ``together`` gives the values of many
     channels in one tensor, and which ones to tell apart, to a consumer that can do so at once. ``enter`` says whether
-    the event restarts at a tensor inside a fused step: then only what lies beneath it counts there, times a mask.
+    something happens at a tensor inside a fused step: which values count beneath it, and what changes them there.
     """
 
     def at(self, i: int, consumer: int) -> Tensor | None: ...
 
     def together(self, i: int, consumer: int) -> tuple[Tensor, Sequence[int]] | None: ...
 
-    def enter(self, i: int, consumer: int) -> tuple[Values, Tensor] | None: ...
+    def enter(self, i: int, consumer: int) -> tuple[Values, Change] | None: ...
 
     def drains(self, i: int) -> list[tuple[str, Tensor]]: ...
 
@@ -133,8 +145,8 @@ class Everything:
         """Nothing to tell apart."""
         return
 
-    def enter(self, i: int, consumer: int) -> tuple[Values, Tensor] | None:
-        """Nothing restarts."""
+    def enter(self, i: int, consumer: int) -> tuple[Values, Change] | None:
+        """Nothing happens."""
         return None
 
     def drains(self, i: int) -> list[tuple[str, Tensor]]:

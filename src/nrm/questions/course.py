@@ -1,0 +1,200 @@
+"""Courses: the states of messages at every node of a way down, found before any message is sent, and the way itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nrm.questions.sweep import Site, between, inside
+from nrm.questions.track import Move, State, Track
+from nrm.rules import Arrivals
+
+Rows = list[State]
+
+
+class Step(NamedTuple):
+    """Rows of a stack that become other rows, times a mask ``(1, *shape)``; None is everything."""
+
+    mask: Tensor | None
+    rows: list[int]
+    become: list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """What a site does to messages: from rows of the stack to rows of the next one, neuron by neuron.
+
+    ``settled`` messages end here; their rows go to the answers with these numbers.
+    """
+
+    before: int
+    after: int
+    moves: tuple[Step, ...]
+    settled: tuple[Step, ...]
+
+    @classmethod
+    def of(cls, moves: Sequence[Move], before: Rows, after: Rows) -> Turn:
+        """The moves between numbered rows."""
+        sources = {state: n for n, state in enumerate(before)}
+        targets = {state: n for n, state in enumerate(after)}
+        return cls(
+            len(before), len(after),
+            tuple(Step(m.mask, [sources[s] for s, _ in m.pairs], [targets[t] for _, t in m.pairs])
+                  for m in moves if m.pairs),
+            tuple(Step(m.mask, [sources[s] for s, _ in m.settled], [n for _, n in m.settled])
+                  for m in moves if m.settled),
+        )  # fmt: skip
+
+    def down(self, arrivals: Arrivals) -> Arrivals:
+        """The messages behind the site; those of other blocks, if there are any, lie next to each other."""
+        if not self.moves:
+            return Arrivals()
+        if self.before == self.after and len(self.moves) == 1:
+            mask, sources, targets = self.moves[0]
+            if mask is None and sources == targets == list(range(self.before)):
+                return arrivals
+        by_row = all(mask is None for mask, _, _ in self.moves)
+        return arrivals.restacked(self._down) if by_row else arrivals.each(self._down)
+
+    def _down(self, stack: Tensor) -> Tensor:
+        stack = stack.reshape(self.before, -1, *stack.shape[1:])
+        return self._moved(stack, self.after, [(m.mask, m.rows, m.become) for m in self.moves]).flatten(0, 1)
+
+    def up(self, values: Tensor) -> Tensor:
+        """The adjoint: from values behind the site to values in front of it."""
+        return self._moved(values[:, None], self.before, [(m.mask, m.become, m.rows) for m in self.moves])[:, 0]
+
+    @staticmethod
+    def _moved(stack: Tensor, rows: int, moves: Sequence[tuple[Tensor | None, list[int], list[int]]]) -> Tensor:
+        """``(rows, blocks, *shape)``: what the moves put into every row."""
+        masks = [mask.shape[1:] for mask, _, _ in moves if mask is not None]
+        shape = [max(sizes) for sizes in zip(stack.shape[2:], *masks, strict=True)]
+        total = stack.new_zeros(rows, stack.shape[1], *shape)
+        for mask, sources, targets in moves:
+            part = stack[sources] if mask is None else stack[sources] * mask
+            total.index_add_(0, torch.tensor(targets, device=total.device), part.expand(-1, -1, *shape))
+        return total
+
+
+class Course:
+    """The way down from a site to another one, or to wherever walks begin (no ``goal``).
+
+    ``rows`` are the states of messages that arrive at a node, ``inner`` those that leave it, ``end`` those that arrive
+    at the goal.
+    """
+
+    def __init__(self, track: Track, start: Site, states: Rows, goal: Site | None = None, settle: bool = False) -> None:
+        self.track = track
+        self.start = start
+        self.goal = goal
+        self._last = -1 if goal is None else goal.node if goal.consumer is None else goal.consumer
+        self.end: Rows = []
+        self.inner: dict[int, Rows] = {}
+        self._states = states
+        self._settle = settle
+        self._moves: dict[Site, list[Move]] = {}
+        self._turns: dict[Site, Turn] = {}
+        arriving: dict[int, dict[State, None]] = {}
+        if start.port or start.consumer is not None:
+            passed = self._passed(start, states)
+            arriving = {} if start.port else {start.node: passed}
+        else:
+            arriving[start.node] = dict.fromkeys(states)
+        self._find(arriving)
+        self.rows: dict[int, Rows] = {i: list(found) for i, found in arriving.items() if found}
+
+    def _find(self, arriving: dict[int, dict[State, None]]) -> None:
+        goal, last = self.goal, self._last
+        route = None if goal is None else between(self.track.network, last, self.start.node)
+        for i in range(self.start.node, -1, -1):
+            if not arriving.get(i):
+                continue
+            if goal == Site(i):
+                self.end = list(arriving[i])
+                return
+            inner = self.inner[i] = list(self._passed(Site(i), list(arriving[i])))
+            if i == last:
+                self.end = inner
+                return
+            if goal is None:
+                for port in self.track.ports.get(i, ()):
+                    self._passed(Site(i, port=port), inner)
+            for j in self.track.inputs(i):
+                if route is None or j in route:
+                    arriving.setdefault(j, {}).update(self._passed(Site(j, i), inner))
+
+    def _passed(self, site: Site, states: Rows) -> dict[State, None]:
+        """The states behind a site."""
+        moves = self._moves[site] = self.track.turns(site, states, self._settle)
+        return dict.fromkeys(target for move in moves for _, target in move.pairs)
+
+    def turn(self, site: Site) -> Turn:
+        """What happens at a site of this course."""
+        if site not in self._turns:
+            if site == self.start and (site.port or site.consumer is not None):
+                before = self._states
+            elif site.consumer is not None:
+                before = self.inner[site.consumer]
+            else:
+                before = self.inner[site.node] if site.port else self.rows[site.node]
+            if site.port:
+                after = list(dict.fromkeys(target for move in self._moves[site] for _, target in move.pairs))
+            else:
+                after = self.inner[site.node] if site.consumer is None else self.rows.get(site.node, [])
+            self._turns[site] = Turn.of(self._moves[site], before, after)
+        return self._turns[site]
+
+    def passes(self, site: Site) -> bool:
+        """Whether any message goes on behind an edge, and behind the tensor below it."""
+        return bool(self._moves.get(site)) and bool(self.inner.get(site.node))
+
+    @property
+    def width(self) -> int:
+        """The largest number of entries of all messages at one node."""
+        nodes = self.track.network.tape.nodes
+        return max((len(r) * nodes[i].value.numel() for i, r in (*self.rows.items(), *self.inner.items())), default=0)
+
+    @property
+    def most(self) -> int:
+        """The largest number of messages at one node."""
+        return max((len(r) for r in (*self.rows.values(), *self.inner.values())), default=0)
+
+    def carry(self, arrivals: Arrivals, settled: Callable[[Site, Turn, Arrivals], None]) -> Arrivals | None:
+        """Carries what is at the start (in front of it) down to the goal; what is settled on the way is handed over."""
+        network, live = self.track.network, dict[int, Arrivals]()
+
+        def passed(site: Site, here: Arrivals) -> Arrivals:
+            turn = self.turn(site)
+            if turn.settled:
+                settled(site, turn, here)
+            return turn.down(here)
+
+        if self.start.port:
+            passed(self.start, arrivals)
+            return None
+        live[self.start.node] = arrivals if self.start.consumer is None else passed(self.start, arrivals)
+        for i in sorted(self.rows, reverse=True):
+            if i not in live:
+                continue
+            here = live.pop(i)
+            if self.goal == Site(i):
+                return here
+            here = passed(Site(i), here)
+            if not self.inner[i]:
+                continue
+            deliveries, drains = network.pull(i, here)
+            if self.goal is not None and i == self._last:
+                return next((found for _, found in inside([self.goal], deliveries, drains)), None)
+            for port, message in drains.items() if self.goal is None else ():
+                passed(Site(i, port=port), Arrivals(message))
+            for delivery in deliveries:
+                site = Site(delivery.to, i)
+                if self._moves.get(site):
+                    here = passed(site, delivery.arrivals)
+                    if self.turn(site).moves:
+                        live.setdefault(delivery.to, Arrivals()).add(here)
+        return None
