@@ -26,7 +26,7 @@ from nrm.errors import (
     RuleError,
 )
 from nrm.measure import Check, Cut, Measure, measure
-from nrm.questions import Layer, Partition, Set, stack, visits
+from nrm.questions import Layer, Partition, Set, query, stack, visits
 from nrm.results import load, save
 from nrm.rules import (
     LRP0,
@@ -106,6 +106,7 @@ __all__ = [
     "load",
     "measure",
     "output",
+    "query",
     "register",
     "save",
     "stack",

@@ -8,7 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any, Self, TypeGuard
 
 import torch
 from torch import Tensor
@@ -70,7 +70,7 @@ class Asking(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def sample(self, i: int) -> Asking:
+    def sample(self, i: int) -> Self:
         """One sample's measure."""
 
     @abstractmethod
@@ -124,9 +124,11 @@ class Asking(ABC):
             return self._mine(pair_table(self._network, self.base, lists[0], lists[1], self._memory))
 
     @staticmethod
-    def _asked(arguments: Sequence[Argument], given: Argument | Sequence[Argument] | None) -> list[Argument]:
-        """The arguments of a question, the conditions last."""
-        if not arguments:
+    def _asked(
+        arguments: Sequence[Argument], given: Argument | Sequence[Argument] | None, some: bool = True
+    ) -> list[Argument]:
+        """The arguments of a question (``some``: at least one), the conditions last."""
+        if some and not arguments:
             raise QuestionError("nothing was asked", hint="R(R['layer']), R(a.channel(3), b.channels), ...")
         if given is not None and not isinstance(given, Argument | list | tuple):
             raise QuestionError(
@@ -136,7 +138,7 @@ class Asking(ABC):
         conditions = [given] if isinstance(given, Argument) else list(given or [])
         return [*arguments, *conditions]
 
-    def _meant(self, asked: Sequence[Argument]) -> Asking | None:
+    def _meant(self, asked: Sequence[Argument]) -> Self | None:
         """The measure of the one sample that sets are about; None if that is this measure, or none is named."""
         samples = {s.sample for s in _sets(asked)} - {None}
         if not samples or samples == set(self._samples):

@@ -19,7 +19,7 @@ from nrm.questions.sweep import Site
 from nrm.questions.track import Labels, Track
 from nrm.questions.values import Set
 
-Event = list[tuple[Site, Tensor | None]]
+Event = list[tuple[Site, Tensor]]
 """Where an event can happen, each with the mask ``(1, *shape)`` of its neurons."""
 
 
@@ -54,7 +54,7 @@ def read_track(
     truth = np.ones(1, dtype=bool) if not formulas else np.logical_and.reduce([f.truth(atoms) for f in formulas])
     events = [[spot for chosen in atom.sets for spot in neurons(places, chosen)] for atom in atoms]
     fixed = [neurons(places, chosen) for chosen in many]
-    fixed += [[(stop.site, stop.mask())] for stop in stops if not stop.blocks]
+    fixed += [[(stop.site, stop.frame.from_samples(stop.set_mask()))] for stop in stops if not stop.blocks]
     if len(events) + len(fixed) > ATOMS:
         raise QuestionError(
             "the question is too large", got=f"{len(atoms)} events of formulas and {len(fixed)} sets",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from nrm.capture import Tape, plain_execution
 from nrm.capture import capture as capture_model
 from nrm.errors import QuestionError
-from nrm.measure.asking import Asking
 from nrm.measure.check import Check, Moved, check_measure, compare_outputs
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.layers import Cut, LayerTable, layer_table
@@ -22,6 +21,7 @@ from nrm.measure.origin import Origin
 from nrm.measure.places import Places
 from nrm.measure.show import as_html, as_text, measure_rows
 from nrm.measure.target import Target, read_target
+from nrm.measure.weighing import Weighing
 from nrm.questions.kept import Kept
 from nrm.questions.sweep import Base, Site
 from nrm.questions.values import Layer, Set
@@ -86,7 +86,7 @@ def _check_options(bias: str, zero: str, normalize: bool | str) -> None:
             )  # fmt: skip
 
 
-class Measure(Asking):
+class Measure(Weighing):
     """The relevance measure of one prediction (of every sample of a batch, each with its own).
 
     Called with sets and partitions of layers it gives their joint relevance, with ``given=`` the conditional one.
@@ -229,12 +229,12 @@ class Measure(Asking):
         with plain_execution():
             return layer_table(self._network, self.base, self._places.cut_flags(), self._samples)
 
-    def sample(self, i: int) -> SampleMeasure:
+    def sample(self, i: int) -> Self:
         """One sample's measure."""
         index = operator.index(i) if hasattr(i, "__index__") else len(self)
         if not -len(self) <= index < len(self):
             raise QuestionError("no such sample", got=str(i), expected=f"0 to {len(self) - 1}")
-        return SampleMeasure(self, self._samples[index])
+        return SampleMeasure(self, self._samples[index])  # type: ignore[return-value]
 
     def check(self, *, strict: bool = True) -> Check:
         """The certificate: does mass hold, where did it go, and how far may the numbers be trusted.

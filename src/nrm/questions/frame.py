@@ -77,7 +77,7 @@ class Frame:
         if kind == "index":
             return self._indexed(e[1])
         if kind == "where":
-            return self._map(e[1].tensor, "mask", torch.bool)
+            return self.fitted(e[1].tensor, "mask", torch.bool)
         if kind == "steps":
             raise QuestionError(
                 "several steps are not a set of one tensor", got=f"steps {e[1]} of {self.label!r}",
@@ -106,8 +106,8 @@ class Frame:
             ) from error  # fmt: skip
         return mask[None, None]
 
-    def _map(self, values: Tensor, what: str, dtype: torch.dtype) -> Tensor:
-        """A mask or label map as ``(1, batch or 1, *layer shape)``."""
+    def fitted(self, values: Tensor, what: str, dtype: torch.dtype) -> Tensor:
+        """A mask, label map or map of numbers as ``(1, batch or 1, *layer shape)``."""
         values = values.to(self.device)
         binary = not values.is_floating_point() and bool(((values == 0) | (values == 1)).all())
         if (dtype == torch.bool and not binary) or (
@@ -166,7 +166,7 @@ class Blocks:
             labels = _labels_along(frame, axis, torch.arange(size, device=frame.device) // (size // count))
             full = (count,)
         elif axes is None:
-            labels = frame._map(partition.detail[0].tensor, "label map", torch.long)[0]
+            labels = frame.fitted(partition.detail[0].tensor, "label map", torch.long)[0]
             low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, -1)
             if low < -1 or high < 0:
                 raise QuestionError(

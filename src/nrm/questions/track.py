@@ -47,14 +47,14 @@ class Move:
 class Track:
     """The states of one question on one network.
 
-    ``events`` has the sites of every event, each with the mask ``(1, *shape)`` of its neurons (None: all of them).
+    ``events`` has the sites of every event, each with the mask ``(1, *shape)`` of its neurons.
     ``weights`` are ``(1, *shape)`` by site: walks count with the sum of their weights; None lets every walk count once.
     ``ports`` are the drains at which walks of each node may begin.
     """
 
     def __init__(
         self, network: Network, ports: Mapping[int, Sequence[str]],
-        events: Sequence[Sequence[tuple[Site, Tensor | None]]], labels: Labels,
+        events: Sequence[Sequence[tuple[Site, Tensor]]], labels: Labels,
         weights: Mapping[Site, Tensor] | None = None,
     ) -> None:  # fmt: skip
         self.network = network
@@ -178,23 +178,16 @@ def _subsets(bits: int) -> Iterator[int]:
 
 
 def _marks(
-    events: Sequence[Sequence[tuple[Site, Tensor | None]]], dtype: torch.dtype
+    events: Sequence[Sequence[tuple[Site, Tensor]]], dtype: torch.dtype
 ) -> dict[Site, list[tuple[int, Tensor | None]]]:
     """For every site the combinations of events that its neurons stand for, each with the mask of those neurons."""
-    found: dict[Site, Tensor | int] = {}
+    found: dict[Site, Tensor] = {}
     for k, event in enumerate(events):
-        own: dict[Site, Tensor | int] = {}
         for site, mask in event:
-            bit = 1 << k if mask is None else mask.long() << k
-            before = own.get(site, 0)
-            own[site] = before | bit
-        for site, bits in own.items():
-            found[site] = found.get(site, 0) | bits
+            bits = mask.long() << k
+            found[site] = found[site] | bits if site in found else bits
     marks: dict[Site, list[tuple[int, Tensor | None]]] = {}
     for site, pattern in found.items():
-        if isinstance(pattern, int):
-            marks[site] = [(pattern, None)]
-            continue
         values = torch.unique(pattern).tolist()
         marks[site] = [(v, None if len(values) == 1 else (pattern == v).to(dtype)) for v in values]
     return marks
