@@ -27,12 +27,12 @@ GRAMMAR = r"""
     | QUOTED                   -> quoted
     | "(" implies ")"
 
-_IMPLIES.2: /implies\b/i | "->"
-_OR.2: /or\b/i | "|"
-_XOR.2: /xor\b/i | "^"
-_AND.2: /and\b/i | "&"
-_NOT.2: /not\b/i | "~"
-NAME.1: /[^\W\d]\w*/
+_IMPLIES: /implies\b/i | "->"
+_OR: /or\b/i | "|"
+_XOR: /xor\b/i | "^"
+_AND: /and\b/i | "&"
+_NOT: /not\b/i | "~"
+NAME: /(?!(implies|or|xor|and|not)\b)[^\W\d]\w*/i
 QUOTED: /"[^"]*"/
 %ignore " "
 """
