@@ -8,6 +8,7 @@
 #   make bench-peers  the same beside captum, zennit and zennit-crp
 #   make montage   the heat-map montage of the docs
 #   make flows     the flow picture of the docs
+#   make additive  joint against additive relevance, for the docs
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
 #   make format    let ruff rewrite the files
 #   make clean     remove environments and caches
@@ -25,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format peers bench bench-peers montage flows networks clean
+.PHONY: help demo test lint format peers bench bench-peers montage flows additive networks clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -61,6 +62,9 @@ montage: $(VENV)/.ready-dev
 flows: $(VENV)/.ready-demo
 	$(VENV)/bin/python examples/digits.py --out out/digits.png
 	cp out/digits-flows.png docs/images/flows.png
+
+additive: $(VENV)/.ready-demo
+	$(VENV)/bin/python docs/additive.py $(ARGS)
 
 networks: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/networks.py $(ARGS)
