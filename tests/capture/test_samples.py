@@ -132,6 +132,28 @@ class TestFollowed:
             alone = nrm.measure(Wrapped(function), x[i : i + 1], rules="lrp-0", target=target)
             assert torch.allclose(together(together.input)[i], alone(alone.input)[0], rtol=1e-9, atol=1e-9)
 
+    def test_formulas_are_answered_sample_by_sample(
+        self, function: Function, shape: tuple[int, ...], batch: int
+    ) -> None:
+        x = numbers(batch, *shape)
+        with torch.no_grad():
+            out = function(x).shape[1:]
+        R = nrm.measure(Wrapped(function), x, rules="lrp-0", target=(0,) * len(out) if len(out) > 1 else 0)
+        one, x = R.input[0], R.input
+        for layer in [R[row.name] for row in R.layers][1:-1]:
+            joint, heat = R(one, layer.all), R(x, layer.all)
+            some, other = nrm.visits(one), nrm.visits(layer.all)
+            for answer, truth in (
+                (R(some & other), joint),
+                (R(~some & other), R(layer.all) - joint),
+                (R(~other, some), R(one) - joint),
+                (R(x, ~other), R(x) - heat),
+                (R(layer, some), R(layer, one)),
+                (R.additive(layer.all, ~one, one), R.additive(layer.all) + R.additive(one) + R.additive(~one)),
+                (R.expect({layer: 1.0}, x), heat),
+            ):
+                assert torch.allclose(answer, truth, rtol=1e-9, atol=1e-9)
+
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_batch_axis_in_the_middle(batch: int) -> None:

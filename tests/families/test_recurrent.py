@@ -376,6 +376,18 @@ def test_brute_force(kind: str, gates: str) -> None:
             found = [w for w in walks if all(brute.at(s)(w[0]) for s in (a, b, c))]
             labels = [("input", torch.arange(x.numel()))]
             torch.testing.assert_close(answer, brute.table(found, labels), rtol=1e-8, atol=1e-10 * size)
+            some = (nrm.visits(R[a][0], R[c].all) ^ nrm.visits(R[b].all)) | ~nrm.visits(R.input[0])
+            first = brute.at("input", range(rnn.input_size))
+            passes = [
+                (w, r) for w, r in walks
+                if (brute.at(a, [0])(w) or brute.at(c)(w)) != brute.at(b)(w) or not first(w)
+            ]  # fmt: skip
+            answer = R(R.input, some)[0].flatten()
+            torch.testing.assert_close(answer, brute.table(passes, labels), rtol=1e-8, atol=1e-10 * size)
+            torch.testing.assert_close(float(R(some)), brute.measure(passes), rtol=1e-8, atol=1e-10 * size)
+            torch.testing.assert_close(
+                float(R(R[b].all, some)), brute.measure(passes, brute.at(b)), rtol=1e-8, atol=1e-10 * size
+            )
 
 
 # ---- long sequences --------------------------------------------------------------------------------------------------

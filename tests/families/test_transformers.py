@@ -6,6 +6,7 @@ total variation stays small. A new family is one line in the table.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import warnings
 from collections.abc import Callable
@@ -226,6 +227,28 @@ def test_heads_add_up_and_pull_is_push(subject: tuple[Family, nn.Module, nrm.Mea
         for i in range(2):
             torch.testing.assert_close(R(low.head(i), high.heads), table[:, i])
             torch.testing.assert_close(R(low.heads, high.head(i)), table[:, :, i])
+
+
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+def test_formulas_and_weights(subject: tuple[Family, nn.Module, nrm.Measure]) -> None:
+    """Heads, tokens and their absence; additive relevance of a cut is its share of the levels that it stands for."""
+    family, _, R = subject
+    low = next(layer.input for layer in R.find(family.projection) if _has_heads(R, layer.input))
+    first = next(iter(R.inputs))
+    head, part = low.head(0), first.where(torch.arange(R.values(first).shape[-1]) % 2 == 0)
+    A, B = nrm.visits(head), nrm.visits(part)
+    size = max(max(v) for v in R.check(strict=False).variation.values())
+    close = functools.partial(torch.testing.assert_close, rtol=1e-8, atol=1e-10 * size)
+    close(R(A), R(head))
+    close(1 - R(~B), R(part))
+    close(R(A & B), R(head, part))
+    close(R(low.heads, A ^ B).sum(1), R(low.all) - R(low.all, A.implies(B) & B.implies(A)))
+    close(R(low.heads, B), R(low.heads, part))
+    close(R(first, A | B), R(first, head) + R(first, part) - R(first, head, part))
+    close(R.dividends(head, part).sum((1, 2)), torch.ones(2, dtype=torch.float64))
+    close(R.expect({part: 1.0}, low.heads), R(low.heads, part))
+    close(R.additive(head, layers=[low]), R(head))
+    close(R.additive(head, ~head), R.additive(low.all))
 
 
 def _has_heads(R: nrm.Measure, layer: nrm.Layer) -> bool:

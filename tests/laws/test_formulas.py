@@ -241,3 +241,6 @@ def test_nothing_is_left_out_where_relevance_cancels() -> None:
     torch.testing.assert_close(R(A & B), R(a.channel(0), b.channel(0)))
     torch.testing.assert_close(R(A & B & X), R(x.channel(0), a.channel(0), b.channel(0)))
     torch.testing.assert_close(R(b.channels, A), R(b.channels, a.channel(0)))
+    table = R(a.channels, x.channels, B)  # every channel of a is carried by itself, the one with relevance 0 too
+    torch.testing.assert_close(table, R(a.channels, x.channels, b.channel(0)))
+    assert bool((table != 0).all())

@@ -12,6 +12,7 @@ of sets in several layers carries a single message, and so does a formula about 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -74,8 +75,8 @@ class Track:
 
     def restricted(self, labels: Labels) -> Track:
         """The same track with other answers."""
-        twin = object.__new__(Track)
-        vars(twin).update(vars(self), labels=labels, _canonical={})
+        twin = copy.copy(self)
+        twin.labels, twin._canonical = labels, {}
         return twin
 
     def split(self, event: int) -> tuple[Track, Track]:
