@@ -313,6 +313,18 @@ def test_plans(R: nrm.Measure, three: list[nrm.Set]) -> None:
     assert "sample 2, relu2.channels 4, relu1.channels 4" in repr(middle)
 
 
+def test_what_is_not_computed_needs_no_memory() -> None:
+    """Below the layer that is read, only what events still happen in counts."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(8), nn.Flatten(), nn.Linear(32, 4), nn.ReLU(),
+        nn.Linear(4, 2),
+    )  # fmt: skip
+    R = nrm.measure(model, torch.rand(1, 1, 16, 16))
+    f = nrm.visits(R["5"].channel(0)) ^ nrm.visits(R["4"].channel(1))
+    assert R.plan(R["5"].channels, f).messages == 2
+    assert R.plan(R["5"].channels, f).peak < 1000 < R.plan(R.input, f).peak
+
+
 def test_little_memory() -> None:
     """Events are told apart one by one, blocks come in chunks, and what never fits is refused beforehand."""
     torch.manual_seed(0)

@@ -226,6 +226,21 @@ def test_a_block_of_relevance_0_is_not_left_out() -> None:
     assert [round(flow.relevance, 3) for flow in R.flows(x, f, k=2, sign="abs")[0]] == [0.4, -0.4]
 
 
+def test_a_block_whose_message_cancels_is_not_left_out() -> None:
+    """The message at a neuron is exactly 0, and is not any more if an event above tells its two halves apart."""
+    model = nn.Sequential(*(nn.Linear(2, n, bias=False) for n in (2, 2, 1))).double()
+    for layer, weight in zip(model, ([[1.0, 1], [1, 3]], [[2.0, -0.5], [-1, 1]], [[1.0, 2]]), strict=True):
+        layer.weight.data = torch.tensor(weight, dtype=torch.float64)
+    R = nrm.measure(model, torch.ones(1, 2, dtype=torch.float64), rules="lrp-0")
+    x, a, b = R.input, R["0"], R["1"]
+    assert float(R(a.channel(0))) == 0
+    expected = torch.tensor([[[1 / 3, 1 / 3], [-1 / 12, -1 / 4]]], dtype=torch.float64)
+    for strategy, table in answers(R, a.channels, x.channels, b.channel(0)).items():
+        torch.testing.assert_close(table, expected, msg=strategy)
+    for strategy, table in answers(R, a.channels, x.channels, b.channels).items():
+        torch.testing.assert_close(table[..., 0], expected, msg=strategy)
+
+
 def test_a_plan_computes_nothing_and_says_what_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
     R = network("epsilon-plus", "input")
     monkeypatch.setattr("nrm.rules.network.Network.pull", None)

@@ -191,7 +191,7 @@ class Asking(ABC):
 
     def _plan(self, stops: list[Stop], strategy: str | None = None) -> Plan:
         kept = self._kept.is_there
-        live = (lambda stop: len(self._answerer().live(stop))) if kept else None
+        live = (lambda stop: len(self._answerer().live(stop, stop.site))) if kept else None
         plan = make_plan(self._network, stops, memory=self._memory, kept=kept, strategy=strategy, live=live)
         messages = self._kept.messages
         return replace(plan, messages=(len(messages), messages.nbytes, messages.bound))

@@ -20,6 +20,7 @@ from nrm.questions.sweep import (
     Pushed,
     Site,
     arrivals_at,
+    between,
     parts_at,
     pull_each,
     pull_to,
@@ -88,7 +89,7 @@ class Answerer:
 
         Blocks without any message are left out; so are chunks that are 0 everywhere.
         """
-        live = {stop: self.live(stop) for stop in (*plan.above, *plan.below)}
+        live = {stop: self.live(stop, plan.stops[0].site) for stop in (*plan.above, *plan.below)}
         ups, downs = (
             list(blocks_in_chunks([live[stop] for stop in side], fits))
             for side, fits in zip((plan.above, plan.below), plan.chunk, strict=True)
@@ -106,16 +107,30 @@ class Answerer:
             for up in ups:
                 yield up, down, lower
 
-    def live(self, stop: Stop) -> list[int]:
-        """The blocks at which any message arrives; relevances of both signs may add up to 0, and are not nothing."""
+    def live(self, stop: Stop, top: Site) -> list[int]:
+        """The blocks at which any message may arrive from ``top``, the highest site where a question chooses walks.
+
+        Messages of both signs may add up to 0, and are not nothing: an event above can tell them apart.
+        """
         if stop.count == 1:
             return [0]
         arrivals = self.arrivals_at(stop)
+        if stop.site != top:
+            arrivals = self._bound(top, stop.site)
         if arrivals is None:
             return []
         size = sum(t.abs().expand(t.shape[0], *stop.frame.shape) for t in arrivals.tensors)
         found: list[int] = stop.read(torch.as_tensor(size)).flatten(2).amax((0, 1)).nonzero()[:, 0].tolist()
         return found
+
+    def _bound(self, top: Site, goal: Site) -> Arrivals | None:
+        """What arrives at a site if nothing cancels on the way from a higher one."""
+        arrivals = arrivals_at(self.network, self._base, top)
+        if arrivals is None:
+            return None
+        end = goal.node if goal.consumer is None else goal.consumer
+        network = self.network.absolute(between(self.network, end, top.node))
+        return pull_to(network, top, arrivals.absolute(), goal)
 
     def _part(self, plan: Plan, up: Rows, lower: Pushed | None, absolute: bool) -> Tensor | None:
         """The table for one chunk of outer blocks, ``(stack, batch, *axes of the meeting)``; None is 0."""
@@ -163,7 +178,7 @@ class Answerer:
         sites = list(dict.fromkeys(goal.site for goal in goals))
         wide = widest(self.network, [start, *goals])
         fits = max(1, self.memory // (6 * wide * self.like.element_size()))
-        chunks = list(blocks_in_chunks([self.live(start)], fits))
+        chunks = list(blocks_in_chunks([self.live(start, start.site)], fits))
         for (rows,) in self.progress(iter(chunks), len(chunks)):
             arrivals = self.arrivals_at(start)
             if arrivals is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,13 @@ from nrm.questions.track import Move, State, Track
 from nrm.rules import Arrivals
 
 Rows = list[State]
+
+
+class Size(NamedTuple):
+    """The largest number of messages side by side, and of their entries."""
+
+    messages: int
+    entries: int
 
 
 class Step(NamedTuple):
@@ -152,16 +159,13 @@ class Course:
         """Whether any message goes on behind an edge, and behind the tensor below it."""
         return bool(self._moves.get(site)) and bool(self.inner.get(site.node))
 
-    @property
-    def width(self) -> int:
-        """The largest number of entries of all messages at one node."""
-        nodes = self.track.network.tape.nodes
-        return max((len(r) * nodes[i].value.numel() for i, r in (*self.rows.items(), *self.inner.items())), default=0)
-
-    @property
-    def most(self) -> int:
-        """The largest number of messages at one node."""
-        return max((len(r) for r in (*self.rows.values(), *self.inner.values())), default=0)
+    def size(self, nodes: Iterable[int] | None = None) -> Size:
+        """How much runs side by side at any of some nodes of the course (all of them)."""
+        chosen = self.rows if nodes is None else [i for i in nodes if i in self.rows]
+        counts = {i: max(len(self.rows[i]), len(self.inner.get(i, ()))) for i in chosen}
+        values = self.track.network.tape.nodes
+        entries = [count * values[i].value.numel() for i, count in counts.items()]
+        return Size(max(counts.values(), default=0), max(entries, default=0))
 
     def carry(self, arrivals: Arrivals, settled: Callable[[Site, Turn, Arrivals], None]) -> Arrivals | None:
         """Carries what is at the start (in front of it) down to the goal; what is settled on the way is handed over."""

@@ -131,10 +131,10 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """The cheapest plan; ``strategy`` forces ``"read"`` or ``"contract"``, or one meeting place: ``"read 0"``.
 
-    ``live`` tells how many blocks of a stop have any message, where that is known; all of them otherwise.
+    ``live`` tells how many blocks of the highest stop have any message, where that is known; all of them otherwise.
     """
     ordered = tuple(sorted(stops, key=lambda s: s.site.order, reverse=True))
-    counts = {stop: stop.count if live is None else live(stop) for stop in ordered}
+    counts = {stop: live(stop) if live is not None and stop is ordered[0] else stop.count for stop in ordered}
     candidates = [_plan(network, ordered, k, (), memory, kept, counts) for k in range(len(ordered))]
     for k in range(len(ordered) - 1):
         mixing = contractible(network, ordered[k], ordered[k + 1])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nrm.errors import MemoryLimitError
 from nrm.questions.answer import Answerer, blocks_in_chunks, grid, ordered
-from nrm.questions.course import Course, Turn
+from nrm.questions.course import Course, Size, Turn
 from nrm.questions.outlook import Outlook
 from nrm.questions.plan import Line, axes_text, base_lines, cost_table, model_flops, result_axes, size_text, step_flops
 from nrm.questions.stops import Stop, axes_of, frame_at
@@ -40,21 +40,12 @@ class Journey:
             self.legs.append(leg)
             site, states = stop.site, states if leg is None else leg.end
         self.last = Course(track, site, states, settle=not stops)
-
-    @property
-    def courses(self) -> list[Course]:
-        """All parts of the way."""
-        return [*(leg for leg in self.legs if leg is not None), self.last]
-
-    @property
-    def most(self) -> int:
-        """The largest number of messages side by side, blocks left aside."""
-        return max(course.most for course in self.courses)
-
-    @property
-    def width(self) -> int:
-        """The largest number of entries of messages side by side."""
-        return max(course.width for course in self.courses)
+        self.pushed = Outlook(self.last).steps() if stops else []
+        """The nodes of the last course whose values are computed, if messages are read in front of it."""
+        sizes = [leg.size() for leg in self.legs if leg is not None]
+        sizes.append(self.last.size([site.node, *self.pushed] if stops else None))
+        self.size = Size(max(size.messages for size in sizes), max(size.entries for size in sizes))
+        """How much runs side by side, blocks left aside."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,12 +91,12 @@ class TrackedPlan:
     @property
     def messages(self) -> int:
         """The largest number of messages that are carried side by side for one block."""
-        return max(journey.most for journey in self.journeys)
+        return max(journey.size.messages for journey in self.journeys)
 
     @property
     def peak(self) -> int:
         """About how many bytes are needed at once."""
-        return ROOM * max(journey.width for journey in self.journeys) * self.element
+        return ROOM * max(journey.size.entries for journey in self.journeys) * self.element
 
     @property
     def chunks(self) -> int:
@@ -136,9 +127,8 @@ def plan_tracked(track: Track, stops: Sequence[Stop], *, answers: int, memory: i
         lines.append(_line(f"pull to {stop.frame.label}", [j.legs[n] for j in journeys], blocks))
         blocks *= stop.count if n < len(free) - 1 else 1
     if free:
-        steps = [(j.last, Outlook(j.last).steps()) for j in journeys]
-        pushed = sum(len(c.inner[i]) * step_flops(network, i) for c, found in steps for i in found)
-        most = max((len(c.inner[i]) for c, found in steps for i in found), default=0)
+        pushed = sum(len(j.last.inner[i]) * step_flops(network, i) for j in journeys for i in j.pushed)
+        most = max((len(j.last.inner[i]) for j in journeys for i in j.pushed), default=0)
         lines += [Line(f"push to {free[-1].frame.label}", most, pushed)] if pushed else []
         lines.append(Line(f"read {free[-1].frame.label}", blocks, blocks * 2.0 * free[-1].frame.shape.numel()))
     else:
@@ -146,7 +136,7 @@ def plan_tracked(track: Track, stops: Sequence[Stop], *, answers: int, memory: i
     shape, axes = result_axes(free, network.tape.batch)
     if answers > 1:
         shape, axes = [*shape, answers], [*axes, "combination"]
-    chunk = max(1, entries // max(1, *(j.width for j in journeys)))
+    chunk = max(1, entries // max(1, *(j.size.entries for j in journeys)))
     return TrackedPlan(
         journeys, free, answers, tuple(lines), tuple(shape), tuple(axes), model_flops(network), element, chunk, kept
     )  # fmt: skip
@@ -155,7 +145,7 @@ def plan_tracked(track: Track, stops: Sequence[Stop], *, answers: int, memory: i
 def _journeys(track: Track, stops: Sequence[Stop], entries: int, event: int) -> Iterator[Journey]:
     """One journey, or several that tell events apart one by one, so that fewer messages run side by side."""
     whole = Journey(track, stops)
-    if whole.width <= entries or whole.most <= 1 or 2**event >= len(track.labels):
+    if whole.size.entries <= entries or whole.size.messages <= 1 or 2**event >= len(track.labels):
         yield whole
         return
     for side in track.split(event):
@@ -169,7 +159,7 @@ def _line(what: str, courses: Sequence[Course | None], blocks: int) -> Line:
         if course is not None:
             network = course.track.network
             flops += sum(len(rows) * step_flops(network, i) for i, rows in course.inner.items())
-            most = max(most, course.most)
+            most = max(most, course.size().messages)
     return Line(what, blocks * most, blocks * flops)
 
 
@@ -190,11 +180,9 @@ def answer_tracked(answerer: Answerer, plan: TrackedPlan, absolute: bool = False
         return _settle_all(answerer, plan, absolute)
     hub = plan.meeting[0]
     table = answerer.like.new_zeros(*(s.count for s in plan.above), hub.frame.batch, *axes_of(hub))
-    jobs = [
-        (journey, rows)
-        for journey in plan.journeys
-        for rows in blocks_in_chunks([answerer.live(stop) for stop in plan.above], plan.chunk)
-    ]
+    top = Site(answerer.network.tape.output)
+    live = [answerer.live(stop, top) for stop in plan.above]
+    jobs = [(journey, rows) for journey in plan.journeys for rows in blocks_in_chunks(live, plan.chunk)]
     outlook: tuple[Journey, Outlook] | None = None
     for journey, rows in answerer.progress(iter(jobs), len(jobs)):
         if outlook is None or outlook[0] is not journey:
