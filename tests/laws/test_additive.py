@@ -151,19 +151,25 @@ def test_chosen_cuts(kind: str, data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(it.tensors), min_size=1, max_size=3))
     cuts = [it.R.cut(name) for name in names]
     parts = [[(p.name if p.consumer is None else (p.name, p.consumer)) for p in cut] for cut in cuts]
-    tensor = data.draw(st.sampled_from([p if isinstance(p, str) else p[0] for cut in parts for p in cut]))
-    if tensor in it.twins[0].shapes:
-        mask = data.draw(masks(it.shape(tensor)))
-        chosen, neurons = it.R[tensor].where(mask), mask.flatten().nonzero().flatten().tolist()
-    else:
-        chosen, neurons = it.R[tensor].all, list(range(1000))
+    known = [p for cut in parts for p in cut if (p if isinstance(p, str) else p[0]) in it.twins[0].shapes]
+    sets: list[nrm.Set] = []
+    neurons: Neurons = {}
+    for part in data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=3)) if known else []:
+        site = part if isinstance(part, str) or data.draw(st.booleans()) else part[0]  # the copy, or the whole tensor
+        mask = data.draw(masks(it.shape(site)))
+        sets.append(it.layer(site).where(mask))
+        neurons.setdefault(site, set()).update(mask.flatten().nonzero().flatten().tolist())
 
     def weigh(walk: Walk) -> float:
         crossed = [next(p for p in cut if brute.position(walk, p) is not None) for cut in parts]
-        hits = [(p if isinstance(p, str) else p[0]) == tensor and brute.position(walk, p) in neurons for p in crossed]
+        hits = [
+            any(brute.position(walk, p) in neurons.get(s, ()) for s in (p, p if isinstance(p, str) else p[0]))
+            for p in crossed
+        ]
         return sum(hits) / len(parts)
 
-    it.close(it.R.additive(chosen, layers=cuts), weighted(it, weigh))
+    if sets:
+        it.close(it.R.additive(*sets, layers=cuts), weighted(it, weigh))
     everything = {p if isinstance(p, str) else p[0] for cut in parts for p in cut}
     it.close(it.R.additive(*(it.R[name].all for name in everything), layers=cuts), 1.0)
 
