@@ -210,6 +210,7 @@ def test_joint_relevance_is_an_expectation(kind: str, data: st.DataObject) -> No
     it.close(R.expect({a: 1.0}), R(a))
     it.close(R.expect({a: 1.0}, b), R(a, b))
     it.close(R.expect({a: 2.0, b: -1}), 2 * R(a) - R(b))
+    it.close(R.expect({a: 2.0, a.layer: 0.5, ~a: 1.0}), 2.5 * R(a) + 1.5 * R(~a))
     once = dict.fromkeys(R.cut(data.draw(st.sampled_from(it.tensors))), 1.0)
     it.close(R.expect(once), 1.0)
     it.close(R.expect(once, a, b), R(a, b))
