@@ -432,6 +432,9 @@ def test_any_of_many_steps() -> None:
     close(R(steps[3], given=h.step([2, 5])), R(steps[3], h.step([2, 5])) / R(h.step([2, 5])))
     close(R(R.input, h.step([2, 5])), R(R.input, nrm.visits(steps[2]) | nrm.visits(steps[5])))
     close(R(h.steps, nrm.visits(steps[4]))[:, 7], R(steps[7], steps[4]))
+    some, begin = nrm.visits(steps[2]), R.input[0]  # slices of the input receive messages in different states
+    apart = R(R.input, steps[2]) + R(R.input, begin) - 2 * R(R.input, steps[2], begin)
+    close(R(R.input, some ^ nrm.visits(begin)), apart)
     close(R(nrm.visits(h.step([[2], [5]]))), torch.stack([R(steps[2])[0], R(steps[5])[1]]))
     close(R(nrm.visits(steps[2].layer.channel(1)) & ~nrm.visits(steps[9].layer.channel([0, 1]))),
           R(steps[2].layer.channel(1)) - R(steps[2].layer.channel(1), steps[9].layer.channel([0, 1])))  # fmt: skip
