@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import nrm
 from nrm.questions import Formula
 from nrm.questions.formula import ATOMS
-from recurrent import Fused, layer
+from recurrent import Fused, Loop, layer
 
 a, b = nrm.layer("a"), nrm.layer("b")
 A, B, C = nrm.visits(a.channel(3)), nrm.visits(b.channel(1), a.channel(2)), nrm.visits(b[:, 0])
@@ -432,12 +432,17 @@ def test_any_of_many_steps() -> None:
     close(R(steps[3], given=h.step([2, 5])), R(steps[3], h.step([2, 5])) / R(h.step([2, 5])))
     close(R(R.input, h.step([2, 5])), R(R.input, nrm.visits(steps[2]) | nrm.visits(steps[5])))
     close(R(h.steps, nrm.visits(steps[4]))[:, 7], R(steps[7], steps[4]))
-    some, begin = nrm.visits(steps[2]), R.input[0]  # slices of the input receive messages in different states
-    apart = R(R.input, steps[2]) + R(R.input, begin) - 2 * R(R.input, steps[2], begin)
-    close(R(R.input, some ^ nrm.visits(begin)), apart)
     close(R(nrm.visits(h.step([[2], [5]]))), torch.stack([R(steps[2])[0], R(steps[5])[1]]))
     close(R(nrm.visits(steps[2].layer.channel(1)) & ~nrm.visits(steps[9].layer.channel([0, 1]))),
           R(steps[2].layer.channel(1)) - R(steps[2].layer.channel(1), steps[9].layer.channel([0, 1])))  # fmt: skip
+
+
+def test_slices_of_a_sequence_in_different_states() -> None:
+    """A loop reads the input step by step, and its steps send back messages in different states."""
+    R = nrm.measure(Loop("lstm", Fused(layer("lstm", batch_first=True))), torch.randn(2, 4, 3).double(), target=1)
+    x, h, begin = R.input, nrm.layer("cell").step(2), R.input[0]
+    apart = R(x, h) + R(x, begin) - 2 * R(x, h, begin)
+    close(R(x, nrm.visits(h) ^ nrm.visits(begin)), apart)
 
 
 def test_additive_relevance_of_steps() -> None:
