@@ -243,17 +243,17 @@ def test_flows_without_partitions() -> None:
 @pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
 def test_absolute_sums_bound_every_extension(rules: str) -> None:
     """P of every prefix is at least the sum of the absolute relevances of its extensions."""
-    from nrm.questions.answer import Answerer
     from nrm.questions.stops import stops_for
+    from nrm.search import Side, ordered
     from nrm.search.prefixes import Prefixes
 
     R = network(rules, "input")
     names = ("fc1", "c3", "b2", "/relu#0")
     arguments = [nrm.layer(n).channels for n in names]
-    stops = sorted(stops_for(arguments, R._places.resolve), key=lambda s: s.site.order, reverse=True)
-    answerer = Answerer(R._network, R.base, memory=10**9, progress=lambda chunks, _: chunks)
+    stops = ordered(stops_for(arguments, R._places.resolve))
+    side = Side(R._network, R.base, stops, range(len(R)))
     with torch.no_grad():
-        prefixes = Prefixes(R._network, answerer, stops, memory=10**9, bounded=True)
+        prefixes = Prefixes([side], memory=10**9, progress=lambda chunks, _: chunks, bounded=True)
         table = R(*arguments)
         for length in (0, 1):
             chosen = list(itertools.product(*(range(stop.count) for stop in stops[:length])))

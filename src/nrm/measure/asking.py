@@ -35,7 +35,7 @@ from nrm.questions.sweep import Base, Site
 from nrm.questions.tracked import TrackedPlan, answer_tracked, plan_tracked
 from nrm.questions.values import Layer, Partition, Set, Stack
 from nrm.rules import Network
-from nrm.search import Flows, Found, Request, Walk, find_flows, find_walks
+from nrm.search import Flows, Found, Request, Side, Walk, find_flows, find_walks, ordered
 
 Argument = Layer | Set | Partition | Stack | Formula
 
@@ -271,16 +271,22 @@ class Asking(ABC):
         one = self._meant(asked)
         if one is not None:
             return one.flows(*arguments, k=k, given=given, sign=sign, method=method, effort=effort)
+        side, whole = self._side(asked, conditions)
+        with plain_execution():
+            return find_flows(
+                [side], asked, whole.tolist(), self._samples, request, memory=self._memory,
+                progress=_progress(self._show_progress),
+            )  # fmt: skip
+
+    def _side(self, asked: Sequence[Argument], conditions: Sequence[Argument]) -> tuple[Side, Tensor]:
+        """What a search for flows needs of this measure, and the relevance of the condition (1 without one)."""
         self._origin.check_fresh()
         with plain_execution():
             stops = stops_for(asked, self._places.resolve)
             self._refuse_excluded(asked, conditions)
             self._be_loud()
             whole = self._mine(self._condition(conditions)) if conditions else torch.ones(len(self))
-            return find_flows(
-                self._network, self.base, stops, asked, whole.tolist(), self._samples, request,
-                memory=self._memory, progress=_progress(self._show_progress),
-            )  # fmt: skip
+            return Side(self._network, self.base, ordered(stops), self._samples), whole
 
     @staticmethod
     def _refuse_free(asked: Sequence[Argument], conditions: Sequence[Argument]) -> None:

@@ -89,16 +89,21 @@ class Answerer:
 
         Blocks without any message are left out; so are chunks that are 0 everywhere.
         """
-        live = {stop: self.live(stop, plan.stops[0].site) for stop in (*plan.above, *plan.below)}
-        ups, downs = (
-            list(blocks_in_chunks([live[stop] for stop in side], fits))
-            for side, fits in zip((plan.above, plan.below), plan.chunk, strict=True)
-        )
+        live = [self.live(stop, plan.stops[0].site) for stop in (*plan.above, *plan.below)]
+        for rows, part in self.chunks(plan, live, absolute):
+            if part is not None:
+                yield rows, part
+
+    def chunks(
+        self, plan: Plan, live: Sequence[list[int]], absolute: bool = False
+    ) -> Iterator[tuple[Rows, Tensor | None]]:
+        """The same for these blocks of the outer stops, whatever arrives at them; None is 0 everywhere."""
+        sides = (live[: len(plan.above)], live[len(plan.above) :])
+        ups, downs = (list(blocks_in_chunks(side, fits)) for side, fits in zip(sides, plan.chunk, strict=True))
         for up, down, lower in self.progress(self._pairs(plan, ups, downs), len(ups) * len(downs)):
             part = self._part(plan, up, lower, absolute)
-            if part is not None:
-                stack = math.prod(len(r) for r in (*up, *down))
-                yield (*up, *down), part.expand(stack, *part.shape[1:])
+            stack = math.prod(len(r) for r in (*up, *down))
+            yield (*up, *down), None if part is None else part.expand(stack, *part.shape[1:])
         self._messages.trim()
 
     def _pairs(self, plan: Plan, ups: list[Rows], downs: list[Rows]) -> Iterator[tuple[Rows, Rows, Pushed | None]]:

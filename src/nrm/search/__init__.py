@@ -5,6 +5,7 @@ from nrm.search.flows import Flow, Flows, find_flows
 from nrm.search.found import Found
 from nrm.search.grouping import cluster
 from nrm.search.ranking import Request
+from nrm.search.sides import Side, ordered
 from nrm.search.walks import Step, Walk, find_walks
 
 __all__ = [
@@ -13,11 +14,13 @@ __all__ = [
     "Flows",
     "Found",
     "Request",
+    "Side",
     "Step",
     "Walk",
     "cluster",
     "coarsen",
     "find_flows",
     "find_walks",
+    "ordered",
     "pair_information",
 ]

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from nrm.errors import NrmWarning
-from nrm.questions.answer import Answerer, Progress
+from nrm.questions.answer import Answerer, Progress, Rows
 from nrm.questions.plan import Plan, make_plan
 from nrm.questions.stops import Stop
-from nrm.questions.sweep import Base
 from nrm.questions.values import Layer, Partition, Set
 from nrm.rules import Network
 from nrm.search.found import Found
 from nrm.search.prefixes import Prefixes, UnboundedError
 from nrm.search.ranking import Best, Queue, Request
+from nrm.search.sides import Side
 
 AFFORDABLE = 40.0
 """Whole tables up to so many forward passes of arithmetic are not searched but computed."""
@@ -87,22 +87,22 @@ class Flows(Found[Flow]):
 
 
 def find_flows(
-    network: Network, base: Base, stops: Sequence[Stop], arguments: Sequence[Any],
-    conditions: Sequence[float], samples: Sequence[int], request: Request, *, memory: int, progress: Progress,
+    sides: Sequence[Side], arguments: Sequence[Any], conditions: Sequence[float], numbers: Sequence[int],
+    request: Request, *, memory: int, progress: Progress,
 ) -> Flows:  # fmt: skip
-    """The best flows of every sample. ``conditions`` are the relevances that shares are taken of, sample by sample."""
-    search = FlowSearch(network, base, stops, samples, memory=memory, progress=progress)
+    """The best flows of every sample: their numbers, and the relevances that shares are taken of, sample by sample."""
+    search = FlowSearch(sides, memory=memory, progress=progress)
     best, rest = search.run(request)
     lists, gaps = [], []
-    for sample, whole in zip(samples, conditions, strict=True):
+    for s, (sample, whole) in enumerate(zip(numbers, conditions, strict=True)):
         found = []
-        for score, blocks, relevance in best[sample].found:
-            sets, numbers = _sets(search.stops, blocks, arguments, sample)
+        for score, blocks, relevance in best[s].found:
+            sets, places = _sets(sides[0].stops, blocks, arguments, sample)
             share = relevance / whole if whole else 0.0
-            found.append(Flow(sample, relevance, share, -score >= rest[sample], sets, numbers))
+            found.append(Flow(sample, relevance, share, -score >= rest[s], sets, places))
         lists.append(found)
-        gaps.append(max(0.0, rest[sample] - best[sample].threshold))
-    return Flows(lists, samples, gaps)
+        gaps.append(max(0.0, rest[s] - best[s].threshold))
+    return Flows(lists, numbers, gaps)
 
 
 def _sets(
@@ -125,25 +125,20 @@ def _sets(
 
 
 class FlowSearch:
-    """The search for the flows of one question. Stops without blocks are fixed events."""
+    """The search for the flows of one question. Stops without blocks are fixed events; samples count from 0."""
 
-    def __init__(
-        self, network: Network, base: Base, stops: Sequence[Stop], samples: Sequence[int], *,
-        memory: int, progress: Progress,
-    ) -> None:  # fmt: skip
-        self.stops = tuple(sorted(stops, key=lambda s: s.site.order, reverse=True))
-        self._network = network
-        self._samples = list(samples)
+    def __init__(self, sides: Sequence[Side], *, memory: int, progress: Progress) -> None:
+        self._sides = sides
+        self._samples = range(len(sides[0].samples))
         self._progress = progress
-        self._answerer = Answerer(network, base, memory=memory, progress=progress)
-        self._plan = make_plan(network, stops, memory=memory, kept=True)
+        self._plans = _alike([(side.network, side.stops) for side in sides], memory)
         self._memory = memory
 
     def run(self, request: Request) -> tuple[dict[int, Best], dict[int, float]]:
         """Per sample: the best combinations, and the bound of all that were not looked at."""
         if request.method == "greedy":
             return self._greedy(request), dict.fromkeys(self._samples, math.inf)
-        table = table_cost(self._plan)
+        table = sum(table_cost(plan) for plan in self._plans)
         if table <= min(AFFORDABLE, request.effort):
             return self._enumerate(request), dict.fromkeys(self._samples, 0.0)
         try:  # where the table can be had as well, the search may take half as long
@@ -159,18 +154,40 @@ class FlowSearch:
 
     def _enumerate(self, request: Request) -> dict[int, Best]:
         """The best entries of the whole table, chunk by chunk."""
-        plan, best = self._plan, {s: Best(request.k) for s in self._samples}
-        order = [self.stops.index(stop) for stop in (*plan.above, *plan.below, *plan.meeting)]
-        for rows, part in self._answerer.parts(plan):
+        plan, best = self._plans[0], {s: Best(request.k) for s in self._samples}
+        order = [plan.stops.index(stop) for stop in (*plan.above, *plan.below, *plan.meeting)]
+        for rows, part in self._table():
             rows = (*rows, *(list(range(stop.count)) for stop in plan.meeting))
             blocks = _Blocks(rows, order)
             for s in self._samples:
                 best[s].add(request, part[:, s].flatten(), blocks)
         return best
 
+    def _table(self) -> Iterator[tuple[Rows, Tensor]]:
+        """The table of all sides together, chunk by chunk: ``(stack, samples, *axes of the meeting)``."""
+        answerers = [
+            Answerer(side.network, side.base, memory=self._memory, progress=_silent if n else self._progress)
+            for n, side in enumerate(self._sides)
+        ]
+        known = [
+            [answerer.live(stop, plan.stops[0].site) for stop in (*plan.above, *plan.below)]
+            for answerer, plan in zip(answerers, self._plans, strict=True)
+        ]
+        live = [sorted(set().union(*blocks)) for blocks in zip(*known, strict=True)]
+        tables = [answerer.chunks(plan, live) for answerer, plan in zip(answerers, self._plans, strict=True)]
+        for chunks in zip(*tables, strict=True):
+            parts = [
+                side.weighed(part) for side, (_, part) in zip(self._sides, chunks, strict=True) if part is not None
+            ]
+            if parts:
+                yield chunks[0][0], sum(parts[1:], parts[0])
+
+    def _prefixes(self, bounded: bool) -> Prefixes:
+        return Prefixes(self._sides, memory=self._memory, progress=self._progress, bounded=bounded)
+
     def _search(self, request: Request, effort: float) -> tuple[dict[int, Best], dict[int, float]]:
         """Best-first: the prefix that can reach farthest is extended, until nothing left can reach the list."""
-        prefixes = Prefixes(self._network, self._answerer, self.stops, memory=self._memory, bounded=True)
+        prefixes = self._prefixes(bounded=True)
         best, queues = self._greedy(request), {s: Queue() for s in self._samples}
         for queue in queues.values():
             queue.push(math.inf, prefixes.root)
@@ -187,7 +204,7 @@ class FlowSearch:
 
     def _greedy(self, request: Request) -> dict[int, Best]:
         """Layer by layer, keeping the k prefixes of the largest relevance."""
-        prefixes = Prefixes(self._network, self._answerer, self.stops, memory=self._memory, bounded=False)
+        prefixes = self._prefixes(bounded=False)
         best, beam = {s: Best(request.k) for s in self._samples}, {s: [prefixes.root] for s in self._samples}
         while any(beam.values()):
             queues = {s: Queue() for s in self._samples}
@@ -208,6 +225,20 @@ class _Blocks:
         places = torch.unravel_index(at, [len(r) for r in self._rows])
         numbers = {stop: [r[i] for i in p.tolist()] for stop, r, p in zip(self._order, self._rows, places, strict=True)}
         return list(zip(*(numbers[stop] for stop in sorted(numbers)), strict=True))
+
+
+def _alike(questions: Sequence[tuple[Network, Sequence[Stop]]], memory: int) -> list[Plan]:
+    """Plans of the same form for the same question to several networks, so that their chunks fit together."""
+    plans = [make_plan(network, stops, memory=memory, kept=True) for network, stops in questions]
+    first = plans[0]
+    if any((plan.first, plan.strategy) != (first.first, first.strategy) for plan in plans):
+        read = f"read {first.first}"
+        plans = [make_plan(network, stops, memory=memory, kept=True, strategy=read) for network, stops in questions]
+    return [replace(plan, chunk=plans[0].chunk) for plan in plans]
+
+
+def _silent(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
+    return chunks
 
 
 def table_cost(plan: Plan) -> float:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from nrm.errors import RuleError
-from nrm.questions.answer import Answerer
+from nrm.questions.answer import Answerer, Progress
 from nrm.questions.plan import contractible, model_flops, route_flops, widest
-from nrm.questions.stops import Stop
 from nrm.questions.sweep import between, parts_at, pull_to
 from nrm.rules import Arrivals, Network
 from nrm.search.ranking import Best, Queue, Request
+from nrm.search.sides import Side, total_of
 
 Prefix = tuple[int, ...]
 
@@ -65,33 +65,23 @@ class Extension(NamedTuple):
 
 
 class Prefixes:
-    """Extends prefixes of one question, many at once: every sample of a batch has its own on the stack."""
+    """Extends prefixes of one question, many at once: every sample has its own on the stack.
 
-    def __init__(
-        self, network: Network, answerer: Answerer, stops: Sequence[Stop], *, memory: int, bounded: bool
-    ) -> None:
-        self._network = network
-        self._answerer = answerer
-        self._stops = stops
-        free = [n for n, stop in enumerate(stops) if stop.blocks]
+    What they carry is the weighted sum over all sides; its bound is the sum of their bounds.
+    """
+
+    def __init__(self, sides: Sequence[Side], *, memory: int, progress: Progress, bounded: bool) -> None:
+        self._readers = [_Reader(side, memory, progress, bounded) for side in sides]
+        self._bounded = bounded
+        self._counts = [stop.count for stop in sides[0].stops]
+        self._is_free = [bool(stop.blocks) for stop in sides[0].stops]
+        free = [n for n, is_free in enumerate(self._is_free) if is_free]
         self._last = free[-1]
         self.root: Prefix = (0,) * free[0]
-        low, high = stops[-1].site, stops[0].site
-        inside = low.port or network.rules.open[low.node]  # then what arrives there meets entries of its own step
-        route = between(network, low.node, high.node) - (set() if inside else {low.node})
-        self._absolute = network.absolute(route) if bounded else None
-        self._below = answerer.push_all(stops)
-        self._absolute_below = None if self._absolute is None else answerer.push_all(stops, self._absolute)
-        self._mixing = self._contraction() if bounded else None
-        element = network.tape.nodes[network.tape.output].value.element_size()
-        self.width = max(1, min(64, memory // (12 * widest(network, stops) * element)))
-        self.cost = max((1 + bounded) * route_flops(network, low, high) / model_flops(network), 1e-9)
-
-    def _contraction(self) -> list[int] | None:
-        """The step between the last two stops, if one contraction gives all their pairs."""
-        if self._last == 0 or not self._stops[self._last - 1].blocks:
-            return None
-        return contractible(self._network, self._stops[self._last - 1], self._stops[self._last])
+        adjacent = bounded and self._last > 0 and self._is_free[self._last - 1]
+        self._pairs = adjacent and all(reader.can_contract(self._last - 1) for reader in self._readers)
+        self.width = min(reader.width for reader in self._readers)
+        self.cost = max(sum(reader.cost for reader in self._readers), 1e-9)
 
     def extend(self, batch: Mapping[int, Sequence[Prefix]]) -> Iterator[tuple[int, Extension]]:
         """The extensions of every sample's prefixes by the next stop with blocks (or by the last two)."""
@@ -102,37 +92,76 @@ class Prefixes:
 
     def _extend(self, batch: Mapping[int, list[Prefix]], length: int) -> Iterator[tuple[int, Extension]]:
         rows = self._rows(batch, length)
-        pairs = self._mixing is not None and length == self._last - 1
+        pairs = self._pairs and length == self._last - 1
         complete = pairs or length == self._last
-        relevance = self._read(rows, pairs)
+        relevance = total_of(reader.relevance(rows, pairs) for reader in self._readers)
         total = None
-        if self._absolute is not None and not complete:
+        if self._bounded and not complete:
             try:
-                total = self._read(rows, False, self._absolute)
+                total = total_of(reader.total(rows) for reader in self._readers)
             except RuleError as error:
                 raise UnboundedError(error.args[0] if error.args else str(error)) from error
-        taken = self._stops[length : length + (2 if pairs else 1)]
-        fixed = self._fixed_after(length + len(taken))
+        sizes = tuple(self._counts[length : length + (2 if pairs else 1)])
+        fixed = self._fixed_after(length + len(sizes))
         for s, prefixes in batch.items():
             n = len(prefixes)
             if n:
                 absolute = None if total is None else total[:n, s]
-                sizes = tuple(stop.count for stop in taken)
                 yield s, Extension(prefixes, relevance[:n, s], absolute, sizes, fixed, complete)
 
     def _fixed_after(self, place: int) -> int:
         """How many stops without blocks follow."""
-        rest = self._stops[place:]
-        return next((n for n, stop in enumerate(rest) if stop.blocks), len(rest))
+        rest = self._is_free[place:]
+        return next((n for n, is_free in enumerate(rest) if is_free), len(rest))
 
-    def _rows(self, batch: Mapping[int, list[Prefix]], length: int) -> Tensor:
-        """``(length, stack, batch)``: every sample's own prefixes; -1 where it has no more."""
+    @staticmethod
+    def _rows(batch: Mapping[int, list[Prefix]], length: int) -> Tensor:
+        """``(length, stack, samples)``: every sample's own prefixes; -1 where it has no more."""
         stack = max(map(len, batch.values()))
-        rows = torch.full((length, stack, self._stops[0].frame.batch), -1)
+        rows = torch.full((length, stack, len(batch)), -1)
         for s, prefixes in batch.items():
             if length:
                 rows[:, : len(prefixes), s] = torch.tensor(prefixes).reshape(-1, length).T
         return rows
+
+
+class _Reader:
+    """What prefixes carry on one side."""
+
+    def __init__(self, side: Side, memory: int, progress: Progress, bounded: bool) -> None:
+        self._side = side
+        self._network = network = side.network
+        self._answerer = Answerer(network, side.base, memory=memory, progress=progress)
+        self._stops = stops = side.stops
+        self._mixing: list[int] | None = None
+        low, high = stops[-1].site, stops[0].site
+        inside = low.port or network.rules.open[low.node]  # then what arrives there meets entries of its own step
+        route = between(network, low.node, high.node) - (set() if inside else {low.node})
+        self._absolute = network.absolute(route) if bounded else None
+        self._below = self._answerer.push_all(stops)
+        self._absolute_below = None if self._absolute is None else self._answerer.push_all(stops, self._absolute)
+        element = network.tape.nodes[network.tape.output].value.element_size()
+        self.width = max(1, min(64, memory // (12 * widest(network, stops) * element)))
+        self.cost = (1 + bounded) * route_flops(network, low, high) / model_flops(network)
+
+    def can_contract(self, high: int) -> bool:
+        """Whether one contraction gives all pairs of the blocks of a stop and the next one."""
+        self._mixing = contractible(self._network, self._stops[high], self._stops[high + 1])
+        return bool(self._mixing)
+
+    def relevance(self, rows: Tensor, pairs: bool) -> Tensor:
+        """``(stack, samples, blocks)`` of the next stop, or of the next two."""
+        return self._side.weighed(self._read(self._own(rows), pairs))
+
+    def total(self, rows: Tensor) -> Tensor:
+        """The same of the sums of absolute relevances."""
+        return self._side.weighed(self._read(self._own(rows), False, self._absolute), absolute=True)
+
+    def _own(self, rows: Tensor) -> Tensor:
+        """The prefixes at the places that their samples have in this side's batch."""
+        own = torch.full((*rows.shape[:2], self._side.batch), -1)
+        own[:, :, list(self._side.samples)] = rows
+        return own
 
     def _read(self, rows: Tensor, pairs: bool, absolute: Network | None = None) -> Tensor:
         """``(stack, batch, blocks)``; with a network of absolute entries, sums of absolute relevances."""
@@ -148,7 +177,7 @@ class Prefixes:
             table = stop.read_parts(parts_at(absolute or self._network, stop.site, arrivals, below[length]))
         if table is None:
             count = stop.count * (self._stops[length + 1].count if pairs else 1)
-            return self._network.tape.nodes[self._network.tape.output].value.new_zeros(stack, batch, count)
+            return self._answerer.like.new_zeros(stack, batch, count)
         return table.reshape(table.shape[0], batch, -1).expand(stack, -1, -1)
 
     def _arrive(self, rows: Tensor, absolute: Network | None) -> Arrivals | None:
