@@ -25,7 +25,7 @@ from nrm.errors import (
     ResultFileError,
     RuleError,
 )
-from nrm.measure import Check, Cut, Measure, measure
+from nrm.measure import Check, Cut, Difference, Measure, measure
 from nrm.questions import Layer, Partition, Set, query, stack, visits
 from nrm.results import load, save
 from nrm.rules import (
@@ -73,6 +73,7 @@ __all__ = [
     "Check",
     "Composite",
     "Cut",
+    "Difference",
     "EntryEpsilon",
     "Epsilon",
     "Flat",

@@ -20,10 +20,11 @@ from nrm.measure.events import needs_track, read_track
 from nrm.measure.labels import Names
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
+from nrm.measure.question import Argument, asked_sample, read_question, refuse_free, sets_of
 from nrm.measure.show import outputs_text
 from nrm.measure.stacked import answer_stacked
 from nrm.measure.target import Target, excluded
-from nrm.questions.answer import Answerer
+from nrm.questions.answer import Answerer, Progress
 from nrm.questions.formula import Formula
 from nrm.questions.frame import Blocks
 from nrm.questions.graph import interaction_graph
@@ -36,8 +37,6 @@ from nrm.questions.tracked import TrackedPlan, answer_tracked, plan_tracked
 from nrm.questions.values import Layer, Partition, Set, Stack
 from nrm.rules import Network
 from nrm.search import Flows, Found, Request, Side, Walk, find_flows, find_walks, ordered
-
-Argument = Layer | Set | Partition | Stack | Formula
 
 
 class Asking(ABC):
@@ -83,7 +82,7 @@ class Asking(ABC):
         Sets are fixed; layers and partitions become axes, in the order of the arguments. ``given`` divides by the
         relevance of its own events; its free variables come last.
         """
-        asked = self._asked(arguments, given)
+        asked = read_question(arguments, given)
         conditions = asked[len(arguments) :]
         if any(isinstance(a, Stack) for a in asked):
             return answer_stacked(self, arguments, conditions)
@@ -123,32 +122,10 @@ class Asking(ABC):
             self._be_loud()
             return self._mine(pair_table(self._network, self.base, lists[0], lists[1], self._memory))
 
-    @staticmethod
-    def _asked(
-        arguments: Sequence[Argument], given: Argument | Sequence[Argument] | None, some: bool = True
-    ) -> list[Argument]:
-        """The arguments of a question (``some``: at least one), the conditions last."""
-        if some and not arguments:
-            raise QuestionError("nothing was asked", hint="R(R['layer']), R(a.channel(3), b.channels), ...")
-        if given is not None and not isinstance(given, Argument | list | tuple):
-            raise QuestionError(
-                "not a condition", got=f"{type(given).__name__}: {given!r}"[:120],
-                expected="a set, a partition, or a list of them",
-            )  # fmt: skip
-        conditions = [given] if isinstance(given, Argument) else list(given or [])
-        return [*arguments, *conditions]
-
     def _meant(self, asked: Sequence[Argument]) -> Self | None:
         """The measure of the one sample that sets are about; None if that is this measure, or none is named."""
-        samples = {s.sample for s in _sets(asked)} - {None}
-        if not samples or samples == set(self._samples):
-            return None
-        if len(samples) > 1 or not samples <= set(self._samples):
-            raise QuestionError(
-                "the sets are about other samples", got=f"samples {sorted(samples)}",  # type: ignore[type-var]
-                expected=f"one sample of {list(self._samples)}",
-            )  # fmt: skip
-        return self.sample(next(iter(samples)) - self._samples[0])  # type: ignore[operator]
+        sample = asked_sample(asked, self._samples)
+        return None if sample is None or len(self) == 1 else self.sample(sample - self._samples[0])
 
     def _mine(self, batch: Tensor) -> Tensor:
         """The part of a result, samples first, that belongs to this measure."""
@@ -170,9 +147,12 @@ class Asking(ABC):
 
     def _answerer(self) -> Answerer:
         return Answerer(
-            self._network, self.base, memory=self._memory, progress=_progress(self._show_progress),
+            self._network, self.base, memory=self._memory, progress=self._progress(),
             messages=self._kept.messages,
         )  # fmt: skip
+
+    def _progress(self) -> Progress:
+        return _progress(self._show_progress)
 
     def _graph(self, rows: Stack, columns: Stack) -> Tensor:
         """Every block of one stack with every block of another, as ``R(rows, columns)`` gives it."""
@@ -231,7 +211,7 @@ class Asking(ABC):
 
     def plan(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Plan | TrackedPlan:
         """How a question would be answered, and what it would cost; nothing is computed."""
-        asked = self._asked(arguments, given)
+        asked = read_question(arguments, given)
         if any(isinstance(a, Stack) for a in asked):
             raise QuestionError("a stack has a plan for each of its partitions", hint="R.plan(s.partitions[0], ...)")
         self._meant(asked)
@@ -265,9 +245,9 @@ class Asking(ABC):
         True
         """
         request = Request.read(k, sign, method, effort)
-        asked = self._asked(arguments, given)
+        asked = read_question(arguments, given)
         conditions = asked[len(arguments) :]
-        self._refuse_free(asked, conditions)
+        refuse_free(asked, conditions)
         one = self._meant(asked)
         if one is not None:
             return one.flows(*arguments, k=k, given=given, sign=sign, method=method, effort=effort)
@@ -275,7 +255,7 @@ class Asking(ABC):
         with plain_execution():
             return find_flows(
                 [side], asked, whole.tolist(), self._samples, request, memory=self._memory,
-                progress=_progress(self._show_progress),
+                progress=self._progress(),
             )  # fmt: skip
 
     def _side(self, asked: Sequence[Argument], conditions: Sequence[Argument]) -> tuple[Side, Tensor]:
@@ -287,22 +267,6 @@ class Asking(ABC):
             self._be_loud()
             whole = self._mine(self._condition(conditions)) if conditions else torch.ones(len(self))
             return Side(self._network, self.base, ordered(stops), self._samples), whole
-
-    @staticmethod
-    def _refuse_free(asked: Sequence[Argument], conditions: Sequence[Argument]) -> None:
-        if any(not isinstance(c, Set) for c in conditions):
-            got = ", ".join(map(repr, conditions))
-            raise QuestionError("the condition of flows is a set", got=got, hint="given=a.channel(3)")
-        if any(map(needs_track, asked)):
-            got = ", ".join(str(a) for a in asked if needs_track(a))
-            raise QuestionError("flows take sets and partitions, each of one tensor", got=got,
-                                hint="R(a.channels, b.channels, formula) is the whole table")  # fmt: skip
-        if any(isinstance(a, Stack) for a in asked):
-            raise QuestionError("flows take one block of every layer", got="a stack", hint="R.flows(*s.partitions)")
-        if not any(isinstance(a, Layer | Partition) for a in asked):
-            raise QuestionError(
-                "flows need partitions", got=", ".join(map(repr, asked)), hint="R.flows(a.channels, b.channels)"
-            )
 
     def _conditioned(self, joint: Tensor, conditions: Sequence[Argument]) -> Tensor:
         condition = self._condition(conditions)
@@ -334,7 +298,7 @@ class Asking(ABC):
 
     def _refuse_excluded(self, asked: Sequence[Argument], conditions: Sequence[Argument]) -> None:
         """Asking for an output that the target excludes would always give 0, which nobody means."""
-        output, sets = Site(self._tape.output), [s for s in _sets(asked) if not needs_track(s)]
+        output, sets = Site(self._tape.output), [s for s in sets_of(asked) if not needs_track(s)]
         stops = stops_for(sets, self._places.resolve)
         masks = [(str(stop.sets[0]), stop.set_mask()) for stop in stops if stop.site == output]
         free = stops_for([c for c in conditions if isinstance(c, Layer | Partition)], self._places.resolve)
@@ -372,7 +336,7 @@ class Asking(ABC):
             self._be_loud()
             return find_walks(
                 self._network, self._kept.start, self._samples, k=k, sign=sign, to_input=to_input,
-                memory=self._memory, progress=_progress(self._show_progress),
+                memory=self._memory, progress=self._progress(),
             )  # fmt: skip
 
 
@@ -380,12 +344,7 @@ def _is_steps(argument: Any) -> TypeGuard[Partition]:
     return isinstance(argument, Partition) and spans_steps(argument)
 
 
-def _sets(asked: Sequence[Argument]) -> list[Set]:
-    """The sets of a question."""
-    return [s for a in asked for s in (a.sets if isinstance(a, Formula) else [a]) if isinstance(s, Set)]
-
-
-def _progress(show: bool | None) -> Any:
+def _progress(show: bool | None) -> Progress:
     def bar(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
         hidden = show is False or (show is None and total is not None and total < 2)
         delay = 0.0 if show else 2.0

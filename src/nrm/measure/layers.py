@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -102,6 +102,17 @@ def layer_table(network: Network, base: Base, cuts: dict[int, bool], samples: ra
         kind = getattr(node.op, "kind", "")
         rows.append(LayerRow(node.name, node.layer_shape, channel, kind, cuts.get(node.index, False), mass))
     return LayerTable(rows)
+
+
+def combined(one: LayerTable, other: LayerTable) -> LayerTable:
+    """The layers of two measures with the differences of their masses; a layer is a cut if it is one in both."""
+    found = {row.name: row for row in other}
+    rows = []
+    for row in one:
+        twin = found.pop(row.name, replace(row, mass=(0.0,) * len(row.mass)))
+        mass = tuple(a - b for a, b in zip(row.mass, twin.mass, strict=True))
+        rows.append(replace(row, is_cut=row.is_cut and twin.is_cut, mass=mass))
+    return LayerTable([*rows, *(replace(row, mass=tuple(-m for m in row.mass)) for row in found.values())])
 
 
 def sample_sums(node: Node, m: Tensor, batch: int) -> Tensor:

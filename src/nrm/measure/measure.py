@@ -14,6 +14,7 @@ from nrm.capture import Tape, plain_execution
 from nrm.capture import capture as capture_model
 from nrm.errors import QuestionError
 from nrm.measure.check import Check, Moved, check_measure, compare_outputs
+from nrm.measure.difference import Difference
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.memory import memory_bound
@@ -131,6 +132,10 @@ class Measure(Weighing):
         if site.port:
             raise QuestionError(f"{layer} has no activations", got=repr(layer), expected="a tensor of the network")
         return self._mine(frame.to_samples(self._tape.nodes[site.node].value[None])[0]).clone()
+
+    def __sub__(self, other: object) -> Difference:
+        """The difference of two measures: of two targets, two inputs, or two checkpoints of one model."""
+        return Difference(self, other) if isinstance(other, Measure) else NotImplemented
 
     # ---- places ----------------------------------------------------------------------------------------------
 

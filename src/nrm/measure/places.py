@@ -97,9 +97,17 @@ class Places:
 
     def names(self) -> list[str]:
         """Every name that a layer can be asked for by, in the order of the forward pass."""
-        found = {(index, k > 0, name if len(calls) == 1 else f"{name}#{k}"): None
+        return [*self._indices(), "output"]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of all of them."""
+        at = {**self._indices(), "output": self._tape.output}
+        return {name: self._tape.nodes[index].layer_shape for name, index in at.items()}
+
+    def _indices(self) -> dict[str, int]:
+        found = {(index, k > 0, name if len(calls) == 1 else f"{name}#{k}"): index
                  for name, calls in self._tape.names.items() for k, index in enumerate(calls)}  # fmt: skip
-        return [*dict.fromkeys(name for _, _, name in sorted(found, key=lambda f: f[0])), "output"]
+        return {name: index for (_, _, name), index in sorted(found.items(), key=lambda f: f[0][0])}
 
     def find(self, pattern: str) -> list[Layer]:
         """The layers whose name matches a pattern, in the order of the forward pass; each tensor once."""

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from nrm.capture import plain_execution
 from nrm.errors import QuestionError
-from nrm.measure.asking import Argument, Asking
+from nrm.measure.asking import Asking
 from nrm.measure.events import make_track, neurons
 from nrm.measure.layers import Cut
+from nrm.measure.question import Argument, read_question
 from nrm.questions.formula import ATOMS, Formula
 from nrm.questions.levels import additive_weights, cut_weights
 from nrm.questions.sweep import Site
@@ -144,7 +145,7 @@ class Weighing(Asking):
         self, weights: Mapping[Site, Tensor], arguments: Sequence[Argument],
         given: Argument | Sequence[Argument] | None,
     ) -> Tensor:  # fmt: skip
-        asked = self._asked(arguments, given, some=False)
+        asked = read_question(arguments, given, some=False)
         conditions = asked[len(arguments) :]
         one = self._meant(asked)
         if one is not None:
