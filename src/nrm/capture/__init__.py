@@ -5,6 +5,7 @@ from nrm.capture.guard import plain_execution
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Softmax, Source, Term, Unknown
 from nrm.capture.recorder import tensors_in
 from nrm.capture.register import register
+from nrm.capture.replay import Segment, reads
 from nrm.capture.tape import Node, Tape, unknown_layer
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Node",
     "Op",
     "Pointwise",
+    "Segment",
     "Select",
     "Softmax",
     "Source",
@@ -23,6 +25,7 @@ __all__ = [
     "capture",
     "own_output",
     "plain_execution",
+    "reads",
     "register",
     "tensors_in",
     "unknown_layer",

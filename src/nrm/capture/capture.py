@@ -26,9 +26,10 @@ Output = str | int | Callable[[Any], Tensor] | None
 
 
 def capture(
-    model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0, dtype: torch.dtype | None = None
-) -> Tape:
-    """Runs the model once on its inputs and returns the tape of that pass."""
+    model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0,
+    dtype: torch.dtype | None = None, calls: bool = False,
+) -> Tape:  # fmt: skip
+    """Runs the model once on its inputs and returns the tape of that pass, with the calls that made it if asked for."""
     model = unwrap(model)
     check_options(batch_dim, dtype)
     if not isinstance(model, nn.Module):
@@ -46,7 +47,15 @@ def capture(
     batch = _count_samples(given, owners, batch_dim, graphs)
     exact = precisions == {dtype}
     recorder = Recorder(
-        anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact, graphs=graphs
+        anatomy,
+        dtype,
+        VOCABULARY,
+        COMPOSED,
+        samples=batch,
+        batch_dim=batch_dim,
+        exact=exact,
+        graphs=graphs,
+        calls=calls,
     )
     with untouched(anatomy), plain_execution():
         args, kwargs = _own(args, dtype), _own(kwargs, dtype)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nrm.capture import axes, elementwise, heads, samples, writes
+from nrm.capture import axes, elementwise, heads, replay, samples, writes
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.graphs import Graphs
 from nrm.capture.ops import Combine, Linear, Op, Source, Unknown
@@ -84,7 +84,7 @@ class Recorder(TorchFunctionMode):
     def __init__(
         self, anatomy: Anatomy, dtype: torch.dtype, vocabulary: dict[str, Callable[..., Any]],
         composed: dict[str, Callable[..., Any]], *, samples: int, batch_dim: int | None, exact: bool,
-        graphs: Graphs | None = None,
+        graphs: Graphs | None = None, calls: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.nodes: list[Node] = []
@@ -101,6 +101,7 @@ class Recorder(TorchFunctionMode):
         self.origin: dict[int, tuple[Tensor, str]] = {}
         self.memory = writes.Memory([tensor for _, tensor in anatomy.tensors])
         self._exact = exact
+        self._keeps_calls = calls
         self._vocabulary = vocabulary
         self._composed = composed
         self._thread = threading.get_ident()
@@ -441,10 +442,27 @@ class Recorder(TorchFunctionMode):
         if steps is None:
             op = Unknown(name, self.place())
             steps = [(t, op, self._indices((args, kwargs))) for t in outputs]
-        for tensor, op, inputs in steps:
-            self.follow(tensor, self.add(op, inputs, tensor, name))
+        made = [(tensor, self.add(op, inputs, tensor, name)) for tensor, op, inputs in steps]
+        if self._keeps_calls:
+            self._keep_call(func, args, kwargs, result, made)
+        for tensor, index in made:
+            self.follow(tensor, index)
         if name == "linear":
             self._name_by_weight(args, kwargs, result)
+
+    def _keep_call(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, made: list[tuple[Tensor, int]]
+    ) -> None:
+        """Remembers how the new nodes were made, so that they can be computed again from other values."""
+        slots: list[int] = []
+        arguments, keywords = replay.opened(
+            (args, kwargs), lambda t: self.node(t).index if self.tracked(t) else None, slots
+        )
+        places = {id(t): n for n, t in enumerate(tensors_in(result))}
+        for tensor, index in made:
+            if id(tensor) in places:
+                pick = functools.partial(_nth_tensor, places[id(tensor)])
+                self.nodes[index].call = replay.Recorded(func, arguments, keywords, tuple(dict.fromkeys(slots)), pick)
 
     def _name_by_weight(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         """A call with the weight of a module that is never called itself counts as its call: ``attn.out_proj``."""
@@ -552,6 +570,10 @@ def tensors_in(value: Any) -> list[Tensor]:
     found: list[Tensor] = []
     _collect(value, found)
     return found
+
+
+def _nth_tensor(n: int, value: Any) -> Tensor:
+    return tensors_in(value)[n]
 
 
 PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, slice, torch.Size}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from nrm.capture.ops import Op, Source
+from nrm.capture.ops import Combine, Linear, Op, Source
 from nrm.errors import QuestionError
+
+if TYPE_CHECKING:
+    from nrm.capture.replay import Recorded
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +23,7 @@ class Node:
     ``sample`` is the axis along which samples lie; a tensor without one has ``owner``, the sample of every entry
     (or belongs to the only sample). ``channel`` is the axis of channels. ``heads`` says that an axis holds so many
     attention heads, one after the other. ``roots`` are the tensors that it is an elementwise function of, with its
-    value where they are 0.
+    value where they are 0. ``call`` is the call of torch that made it, if calls are kept.
     """
 
     index: int
@@ -34,6 +38,7 @@ class Node:
     owner: Tensor | None = None
     heads: tuple[int, int] | None = None
     roots: dict[int, float] = field(default_factory=dict)
+    call: Recorded | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -49,6 +54,13 @@ class Node:
     def layer_shape(self) -> tuple[int, ...]:
         """The shape of one sample's part: the layer as a user sees it."""
         return tuple(n for axis, n in enumerate(self.shape) if axis != self.sample)
+
+    @property
+    def flops(self) -> float:
+        """The arithmetic of its step in either direction."""
+        if isinstance(self.op, Linear):
+            return self.op.map.flops
+        return float(self.value.numel()) * (2.0 if isinstance(self.op, Combine) else 1.0)
 
 
 @dataclass(eq=False)

@@ -26,7 +26,7 @@ from nrm.measure.weighing import Weighing
 from nrm.questions.kept import Kept
 from nrm.questions.sweep import Base, Site
 from nrm.questions.values import Layer, Set
-from nrm.rules import Network, resolve
+from nrm.rules import Between, Network, coarse_tape, resolve
 
 
 def measure(
@@ -52,8 +52,9 @@ def measure(
     sample, a tuple of indices, a set of outputs, ``"logits"`` or ``"softmax"``, or None for each sample's top class.
     Of a language model None is the top token at the last position that is not padding (as ``attention_mask`` says),
     and ``(-1, token)`` a token there.
-    ``rules`` is a composite's name, a rule, or a mapping; ``bias`` is ``"ignore"`` or ``"input"``; ``zero`` says where
-    the mass of columns without a sum goes. ``labels`` names the outputs and inputs wherever they are shown.
+    ``rules`` is a composite's name, a rule, a mapping, or a rule between chosen layers (``nrm.Gradient()``); ``bias``
+    is ``"ignore"`` or ``"input"``; ``zero`` says where the mass of columns without a sum goes. ``labels`` names the
+    outputs and inputs wherever they are shown.
     ``memory`` bounds what answers may allocate (bytes, or text like "2 GiB"); ``progress`` shows a bar for long
     questions (True: for all, False: for none).
 
@@ -65,11 +66,14 @@ def measure(
     """
     _check_options(bias, zero, normalize)
     bound = memory_bound(memory)
-    tape = capture_model(model, inputs, output=output, batch_dim=batch_dim, dtype=dtype)
+    between = rules if isinstance(rules, Between) else None
+    tape = capture_model(model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, calls=between is not None)
+    origin = Origin(model, inputs, output, tape, every=between is not None)
+    if between is not None:
+        tape = coarse_tape(tape, between, bound)
     composite = resolve(rules, tape)
     chosen_bias = composite.bias if bias == "auto" else bias
     network = Network(tape, composite, bias=chosen_bias, zero=zero, normalize=normalize)
-    origin = Origin(model, inputs, output, tape)
     return Measure(network, target, labels=labels, memory=bound, progress=progress, origin=origin)
 
 

@@ -16,11 +16,14 @@ Versions = list[tuple[str, Tensor, int]]
 
 
 class Origin:
-    """The model of a measure. The inputs are kept only if the model's own precision is another than the measure's."""
+    """The model of a measure. The inputs are kept only if the model's own precision is another than the measure's.
 
-    def __init__(self, model: nn.Module, inputs: Any, output: Any, tape: Tape) -> None:
+    ``every`` says that every parameter is read by later questions, not only the weights of linear steps.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Any, output: Any, tape: Tape, *, every: bool = False) -> None:
         self._model = unwrap(model)
-        self._used = _used_weights(tape)
+        self._used = _used_weights(tape) + (_versions(list(self._model.named_parameters())) if every else [])
         self._call: tuple[Any, Any] | None = None
         if any(p.is_floating_point() and p.dtype != tape.dtype for p in self._model.parameters()):
             self._call = (inputs, output)

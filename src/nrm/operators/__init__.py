@@ -6,6 +6,7 @@ Every step of a relevance measure is built from such maps. A map acts on tensors
 
 from nrm.operators.by_channel import apply_by_channel, transpose_by_channel
 from nrm.operators.convolution import Convolution, FlatConvolution, convolution_in
+from nrm.operators.jacobian import Ends, Jacobian, PerSample
 from nrm.operators.maps import Centering, Composed, Dense, Function, Identity, LinearMap, Matmul, Reduce
 from nrm.operators.movement import Expand, Gather, Masking, Permute, Place, Reshape, Scatter, Slice, place_all
 from nrm.operators.tables import channel_table, has_table
@@ -15,14 +16,17 @@ __all__ = [
     "Composed",
     "Convolution",
     "Dense",
+    "Ends",
     "Expand",
     "FlatConvolution",
     "Function",
     "Gather",
     "Identity",
+    "Jacobian",
     "LinearMap",
     "Masking",
     "Matmul",
+    "PerSample",
     "Permute",
     "Place",
     "Reduce",

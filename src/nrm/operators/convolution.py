@@ -34,6 +34,11 @@ class Convolution(LinearMap):
     transposed: bool = False
     output_padding: tuple[int, ...] = ()
 
+    @property
+    def flops(self) -> float:
+        entries = self.inside.numel() if self.transposed else self.outside.numel()
+        return 2.0 * entries * self.weight[0].numel()
+
     def apply(self, x: Tensor) -> Tensor:
         if self._is_matrix:
             return self._matrix_product(self.weight.flatten(1), x, self.stride, self.outside)

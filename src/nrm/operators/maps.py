@@ -52,6 +52,11 @@ class LinearMap(ABC):
         """Whether all weights are known to be at least 0 without looking at them."""
         return False
 
+    @property
+    def flops(self) -> float:
+        """The arithmetic of either direction, for a stack of one."""
+        return 4.0 * max(self.outside.numel(), self.inside.numel())
+
 
 @dataclass(frozen=True, eq=False)
 class Identity(LinearMap):
@@ -85,6 +90,10 @@ class Dense(LinearMap):
     def outside(self) -> torch.Size:  # type: ignore[override]
         return torch.Size((*self.inside[:-1], self.weight.shape[0]))
 
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.outside.numel() * self.weight.shape[1]
+
     def apply(self, x: Tensor) -> Tensor:
         return torch.nn.functional.linear(x, self.weight)
 
@@ -113,6 +122,10 @@ class Matmul(LinearMap):
         x = torch.empty(self.inside, device="meta")
         c = torch.empty(self.constant.shape, device="meta")
         return torch.matmul(c, x).shape if self.left else torch.matmul(x, c).shape
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.outside.numel() * self.constant.shape[-1 if self.left else -2]
 
     def apply(self, x: Tensor) -> Tensor:
         x = self._aligned(x, self.inside)

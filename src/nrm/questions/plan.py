@@ -13,8 +13,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nrm.capture import Combine, Linear
-from nrm.operators import Convolution, Dense, Matmul
 from nrm.questions.adjacent import mixing_steps
 from nrm.questions.channels import keeps_channels, mixes_channels
 from nrm.questions.stops import Stop
@@ -267,19 +265,7 @@ def _push_flops(network: Network, low: Site, high: Site, channels: bool) -> tupl
 
 def step_flops(network: Network, i: int) -> float:
     """The arithmetic of one step in either direction, for a stack of one."""
-    node = network.tape.nodes[i]
-    size = float(node.value.numel())
-    if isinstance(node.op, Linear):
-        map = node.op.map
-        if isinstance(map, Convolution):
-            entries = map.inside.numel() if map.transposed else map.outside.numel()
-            return 2.0 * entries * map.weight[0].numel()
-        if isinstance(map, Dense):
-            return 2.0 * size * map.weight.shape[1]
-        if isinstance(map, Matmul):
-            return 2.0 * size * map.constant.shape[-1 if map.left else -2]
-        return 4.0 * max(size, float(map.inside.numel()))
-    return size * (2.0 if isinstance(node.op, Combine) else 1.0)
+    return network.tape.nodes[i].flops
 
 
 def model_flops(network: Network) -> float:

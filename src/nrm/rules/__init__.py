@@ -1,5 +1,7 @@
 """From ops and activations to the relevance network: rules, composites, fused columns."""
 
+from nrm.rules.between import Between, Gradient, IntegratedGradients, Occlusion, Shapley
+from nrm.rules.coarse import coarse_tape
 from nrm.rules.composites import NAMES, Composite, composite, resolve
 from nrm.rules.density import EVERYTHING, Arrivals, Change, Delivery, Packet, Part, Values, outer, total_of
 from nrm.rules.network import Network
@@ -26,6 +28,7 @@ __all__ = [
     "NAMES",
     "AlphaBeta",
     "Arrivals",
+    "Between",
     "Change",
     "Composite",
     "Delivery",
@@ -33,18 +36,23 @@ __all__ = [
     "Epsilon",
     "Flat",
     "Gamma",
+    "Gradient",
+    "IntegratedGradients",
     "Network",
+    "Occlusion",
     "Packet",
     "Part",
     "Pass",
     "Product",
     "Rule",
+    "Shapley",
     "SoftmaxRule",
     "Sum",
     "Values",
     "WSquare",
     "ZBox",
     "ZPlus",
+    "coarse_tape",
     "composite",
     "outer",
     "resolve",

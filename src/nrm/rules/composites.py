@@ -13,6 +13,7 @@ from torch import nn
 from nrm.capture import Combine, Linear, Multiply, Node, Softmax, Source, Tape
 from nrm.errors import RuleError
 from nrm.operators import Centering
+from nrm.rules.between import Between, Entries
 from nrm.rules.rules import LRP0, AlphaBeta, Epsilon, Flat, Gamma, Product, Rule, SoftmaxRule, Sum, ZBox, ZPlus
 
 Choice = Rule | Product | Sum | SoftmaxRule
@@ -30,6 +31,7 @@ class Composite:
     norm: Rule = field(default_factory=LRP0)
     matmul: Rule = field(default_factory=LRP0)
     add: Rule = field(default_factory=LRP0)
+    block: Rule = field(default_factory=Entries)
     first: Rule | None = None
     product: Product = field(default_factory=Product)
     softmax: SoftmaxRule | None = None
@@ -87,6 +89,8 @@ def resolve(rules: Any, tape: Tape) -> Composite:
         return rules
     if isinstance(rules, str):
         return suggest(tape) if rules == "auto" else composite(rules)
+    if isinstance(rules, Between):
+        return Composite(repr(rules))
     if isinstance(rules, Rule):
         return Composite(
             repr(rules), conv=rules, linear=rules,
@@ -95,11 +99,12 @@ def resolve(rules: Any, tape: Tape) -> Composite:
         )  # fmt: skip
     if isinstance(rules, Mapping):
         return _from_mapping(rules, tape)
-    if isinstance(rules, type) and issubclass(rules, Rule):
+    if isinstance(rules, type) and issubclass(rules, Rule | Between):
         raise RuleError("a rule is an instance", got=rules.__name__, hint=f"nrm.{rules.__name__}()")
     raise RuleError(
         "these are not rules", got=type(rules).__name__,
-        expected="a composite's name, a rule, or a mapping from layer pattern, module type or kind to rule",
+        expected="a composite's name, a rule, a mapping from layer pattern, module type or kind to rule, or a rule "
+        "between layers such as nrm.Gradient()",
     )  # fmt: skip
 
 
