@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
 
 RULES: dict[str, Callable[..., object]] = {
     "gradient": nrm.Gradient,
-    "integrated": nrm.IntegratedGradients,
+    "integrated": lambda *a, **k: nrm.IntegratedGradients(*a, **k, steps=6),
     "occlusion": nrm.Occlusion,
     "shapley": lambda *a, **k: nrm.Shapley(*a, **k, samples=10**6),
 }
@@ -246,6 +246,35 @@ def test_several_inputs_and_other_sample_axes() -> None:
             torch.testing.assert_close(first, truth, rtol=1e-8, atol=1e-10)
 
 
+@every_rule
+@pytest.mark.parametrize("bias", ["ignore", "input"])
+def test_two_inputs_are_two_halves_of_one(kind: str, bias: str) -> None:
+    """On the way from the baseline all inputs move together, and all their neurons are players of one game."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.head = nn.Linear(2, 3), nn.Linear(1, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.a(x)) * self.b(y) + torch.sigmoid(self.b(y)))
+
+    class One(Two):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x[:, :2], x[:, 2:])
+
+    torch.manual_seed(0)
+    two, one = Two().double(), One().double()
+    one.load_state_dict(two.state_dict())
+    x = torch.randn(2, 3, dtype=torch.float64)
+    R = nrm.measure(two, (x[:, :2], x[:, 2:]), target=0, rules=RULES[kind](["head.input"]), bias=bias)
+    S = nrm.measure(one, x, target=0, rules=RULES[kind](["head.input"]), bias=bias)
+    layer = R["head"].input
+    halves = [R(R[f"input[{i}]"], layer) for i in (0, 1)]
+    torch.testing.assert_close(torch.cat(halves, 1), S(S.input, layer), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(R(layer), S(layer), rtol=1e-9, atol=1e-9)
+
+
 # --- Shapley values by drawing ---
 
 
@@ -419,6 +448,17 @@ def test_entries_that_do_not_fit_are_refused_before_they_are_formed() -> None:
     assert R(R.input, R["2"].channel(7)).shape == (2, 3000)
 
 
+def test_memory_and_effort_are_those_of_the_whole_network() -> None:
+    model = nn.Sequential(nn.Linear(100, 200), nn.Tanh(), nn.Linear(200, 2))
+    x = torch.rand(2, 100)
+    plain = nrm.measure(model, x)
+    implicit = nrm.measure(model, x, rules=nrm.Gradient(["1"]))
+    formed = nrm.measure(model, x, rules=nrm.Occlusion(["1"]))
+    assert implicit.nbytes >= plain._tape.nbytes
+    assert formed.nbytes >= 2 * 100 * 200 * 4
+    assert implicit.plan(implicit.input).forward == plain.plan(plain.input).forward
+
+
 def test_functions_without_derivatives() -> None:
     class Root(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -428,6 +468,17 @@ def test_functions_without_derivatives() -> None:
     with pytest.raises(nrm.RuleError, match="not finite") as error:
         nrm.measure(model, torch.zeros(1, 2), rules=nrm.Gradient(["0"]))
     assert "the block that ends at '0'" in str(error.value)
+
+
+def test_derivatives_must_agree_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nrm.operators import Jacobian
+
+    model, x = made("deep")
+    apply = Jacobian.apply
+    monkeypatch.setattr(Jacobian, "apply", lambda self, v: apply(self, v) * 1.001)
+    with pytest.raises(nrm.RuleError, match="cannot be differentiated") as error:
+        nrm.measure(model, x, rules=nrm.Gradient(["a"]))
+    assert "the block that ends at 'a" in str(error.value)
 
 
 def test_a_class_is_no_rule() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nrm.capture.ops import Combine, Linear, Op, Source
 from nrm.errors import QuestionError
+from nrm.operators import PerSample
 
 if TYPE_CHECKING:
     from nrm.capture.replay import Recorded
@@ -70,6 +71,8 @@ class Tape:
     ``steps`` has the hidden states of every recurrent layer, for every call of it.
     ``ends`` is each sample's last position that is not padding, where the input is a sequence of tokens.
     ``edges`` are those of the graphs among the inputs, ``(2, edges)``.
+    ``behind`` is the tape of the whole network, if this one has chosen layers only and reads it.
+    ``forward`` is the arithmetic of a forward pass.
     """
 
     nodes: list[Node]
@@ -84,9 +87,12 @@ class Tape:
     steps: dict[str, list[list[int]]] = field(default_factory=dict)
     ends: Tensor | None = None
     edges: Tensor | None = None
+    behind: Tape | None = None
+    forward: float = 0.0
     consumers: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.forward = self.forward or sum(node.flops for node in self.nodes)
         self.consumers = [[] for _ in self.nodes]
         for node in self.nodes:
             for i in dict.fromkeys(node.inputs):
@@ -96,6 +102,14 @@ class Tape:
     def sources(self) -> list[Node]:
         """Every tensor at which walks begin."""
         return [node for node in self.nodes if isinstance(node.op, Source)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by activations, and by entries that were formed for this tape; memory that is shared once."""
+        own = [n.op.map.matrix for n in self.nodes if isinstance(n.op, Linear) and isinstance(n.op.map, PerSample)]
+        tensors = [*(node.value for node in self.nodes), *own]
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        return sum(storages.values()) + (0 if self.behind is None else self.behind.nbytes)
 
     def find(self, name: str) -> Node:
         """The node with this name; ``NAME.input`` is what module NAME receives, ``NAME.step#3`` its state at step 3."""

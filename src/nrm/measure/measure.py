@@ -283,8 +283,7 @@ class Measure(Weighing):
     @property
     def nbytes(self) -> int:
         """Bytes held by this measure: activations, columns and kept messages (weights are the model's own)."""
-        storages = {n.value.untyped_storage().data_ptr(): n.value.untyped_storage().nbytes() for n in self._tape.nodes}
-        return sum(storages.values()) + self._kept.nbytes
+        return self._tape.nbytes + self._kept.nbytes
 
     def release(self) -> None:
         """Forgets kept messages and columns; the next question computes them again."""

@@ -15,6 +15,9 @@ from nrm.operators.maps import Change, LinearMap
 LARGEST = 2**24
 """A block of which single entries are needed has at most so many."""
 
+AFFORDABLE = 1e10
+"""So much arithmetic may be spent on finding them."""
+
 
 class Ends(NamedTuple):
     """The shapes on both sides of a block, and the axes along which samples lie there.
@@ -125,7 +128,7 @@ class Jacobian(LinearMap):
         total = x.new_zeros(x.shape[0], *self.outside)
         directions = x * (self.h - self.baseline)
         for point, out in self._points():
-            weight = torch.zeros_like(out, requires_grad=True)
+            weight = torch.ones_like(out, requires_grad=True)
             gradient = _gradient(out, point, weight, create_graph=True)
             if gradient is not None and gradient.requires_grad:
                 for k, direction in enumerate(directions):
@@ -144,13 +147,32 @@ class Jacobian(LinearMap):
 
     def reweight(self, change: Change) -> PerSample:
         """Needs the single entries, so that the matrices are formed after all, if they are not too large."""
-        if self.ends.inside.numel() * self.ends.shape[2] > LARGEST:
+        _, below, above = self.ends.shape
+        self._refuse_large(min(below, above))
+        return self.entries().reweight(change)
+
+    def absolute_sums(self, marked: Tensor) -> Tensor:
+        """The sums of the absolute entries of the marked columns, one gradient for each; 0 elsewhere."""
+        rows = self.ends.rows(marked[None], False)[0]
+        columns = rows.any(0).nonzero()[:, 0].tolist()
+        self._refuse_large(len(columns))
+        sums = torch.zeros(rows.shape, dtype=self.h.dtype, device=self.h.device)
+        for j in columns:
+            unit = torch.zeros_like(sums)
+            unit[:, j] = 1.0
+            entries = self.transpose(self.ends.fields(unit[None], False))
+            sums[:, j] = self.ends.rows(entries, True)[0].abs().sum(1)
+        return self.ends.fields(sums[None], False)[0]
+
+    def _refuse_large(self, passes: int) -> None:
+        _, below, above = self.ends.shape
+        if self.ends.inside.numel() * above > LARGEST or passes * self.flops > AFFORDABLE:
             raise RuleError(
                 "the single entries of a block are needed, which is known by its derivatives only",
-                got=f"{self.ends.shape[1]} x {self.ends.shape[2]} entries per sample",
-                expected=f"at most {LARGEST} in all", hint="zero='sink', smaller layers, or more layers between them",
+                got=f"{below} x {above} entries per sample, {passes} passes of {self.flops:.1e} operations",
+                expected=f"at most {LARGEST} entries and {AFFORDABLE:.0e} operations",
+                hint="zero='sink', smaller layers, or more layers between them",
             )  # fmt: skip
-        return self.entries().reweight(change)
 
     def entries(self) -> PerSample:
         """The same map by its matrices."""

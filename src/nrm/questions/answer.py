@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from nrm.errors import MemoryLimitError
+from nrm.errors import MemoryLimitError, RuleError
 from nrm.questions.adjacent import adjacent_table
 from nrm.questions.kept import Messages
 from nrm.questions.plan import Plan, size_text, widest
@@ -121,7 +121,10 @@ class Answerer:
             return [0]
         arrivals = self.arrivals_at(stop)
         if stop.site != top:
-            arrivals = self._bound(top, stop.site)
+            try:
+                arrivals = self._bound(top, stop.site)
+            except RuleError:  # of a step whose single weights are not known, nothing is known to be left out
+                return list(range(stop.count))
         if arrivals is None:
             return []
         size = sum(t.abs().expand(t.shape[0], *stop.frame.shape) for t in arrivals.tensors)

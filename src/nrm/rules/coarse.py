@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nrm.capture import Combine, Linear, Node, Segment, Tape, Term, plain_execution, reads
 from nrm.errors import MemoryLimitError, QuestionError, RuleError
-from nrm.operators import Ends
+from nrm.operators import Ends, LinearMap
 from nrm.rules.between import Between, Step
 
 
@@ -29,7 +29,7 @@ def coarse_tape(tape: Tape, rule: Between, memory: int) -> Tape:
     with plain_execution():
         for starts, end in steps:
             builder.join(rule, starts, tape.nodes[end], tuple(baselines[i] for i in starts))
-    return builder.tape(ends[-1])
+    return builder.tape(ends[-1], None if rule.materialises else tape)
 
 
 class _Builder:
@@ -57,15 +57,9 @@ class _Builder:
         step = Step(function, function.values, baselines, _ends(nodes, end))
         try:
             maps = rule.maps(step)
-            sums = [map.apply(torch.ones((1, *map.inside), dtype=end.value.dtype, device=end.value.device))[0]
-                    for map in maps]  # fmt: skip
+            sums = [_column_sums(map, end.value) for map in maps]
         except RuleError as error:
             raise error.at(f"the block that ends at {end.name!r}") from None
-        if not all(bool(torch.isfinite(s).all()) for s in sums):
-            raise RuleError(
-                "the entries of a block are not finite", where=f"the block that ends at {end.name!r}",
-                got="a function without a derivative, or undefined at the baseline", hint="another baseline or layers",
-            )  # fmt: skip
         rest = end.value - sum(sums[1:], sums[0])
         if len(maps) == 1:
             self.add(end, op=Linear(maps[0], "block", rest), inputs=(self._place[starts[0]],))
@@ -78,13 +72,13 @@ class _Builder:
         terms = tuple(Term() for _ in inputs)
         self.add(end, op=Combine(terms, rest, joins=True, kind="add"), inputs=inputs)
 
-    def tape(self, output: int) -> Tape:
-        """The finished tape."""
+    def tape(self, output: int, behind: Tape | None) -> Tape:
+        """The finished tape; ``behind`` is read by its steps."""
         old = self._tape
         return Tape(
             self._nodes, self._named(old.names), self._named(old.received), old.modules,
             tuple(self._place[i] for i in old.inputs), self._place[output], old.batch, old.dtype, old.notes,
-            ends=old.ends,
+            ends=old.ends, behind=behind, forward=old.forward,
         )  # fmt: skip
 
     def _named(self, names: Mapping[str, list[int]]) -> dict[str, list[int]]:
@@ -95,6 +89,25 @@ class _Builder:
                 if index in self._place:
                     found[name if len(calls) == 1 else f"{name}#{k}"] = [self._place[index]]
         return found
+
+
+def _column_sums(map: LinearMap, like: Tensor) -> Tensor:
+    """The sums of a map's columns, which must be finite; and what the map pulls must agree with what it pushes."""
+    sums = map.apply(torch.ones((1, *map.inside), dtype=like.dtype, device=like.device))[0]
+    if not bool(torch.isfinite(sums).all()):
+        raise RuleError(
+            "the entries of a block are not finite",
+            got="a function without a derivative, or undefined at the baseline", hint="another baseline or layers",
+        )  # fmt: skip
+    probe = torch.rand(like.shape, generator=torch.Generator().manual_seed(0)).to(like)
+    down = map.transpose(probe[None])[0]
+    slack = 1e4 * torch.finfo(like.dtype).eps * (float((sums * probe).abs().sum()) + float(down.abs().sum()))
+    if not abs(float((sums * probe).sum()) - float(down.sum())) <= slack:
+        raise RuleError(
+            "a block cannot be differentiated", got="derivatives that are not the same in both directions",
+            hint="nrm.Occlusion or nrm.Shapley need no derivatives",
+        )  # fmt: skip
+    return sums
 
 
 def _ends(starts: Sequence[Node], end: Node) -> tuple[Ends, ...]:

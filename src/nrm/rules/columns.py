@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nrm.capture import Linear
 from nrm.errors import RuleError
-from nrm.operators import Dense
+from nrm.operators import Dense, Jacobian
 from nrm.rules.blocks import Blocks, noise_floor
 from nrm.rules.density import EVERYTHING, START, Density
 from nrm.rules.rules import CONSTANT, LRP0, AlphaBeta, Epsilon, Flat, Rule
@@ -165,21 +165,21 @@ class ColumnStore:
         tiny = torch.finfo(z.dtype).tiny
         axes = [a for a in range(z.ndim) if a != self.blocks.tape.nodes[i].sample]
         largest = size.amax(axes, keepdim=True) if axes else size
-        small = size <= (1e-2 if _has_rows(op) else 1e-4) * largest
+        small = (size > tiny) & (size <= (1e-2 if _has_rows(op) else 1e-4) * largest)
         if not bool(small.any()):
             return size <= tiny
         shift = self.blocks.shift(i) if self.bias == "input" else None
         offset = 0.0 if shift is None else shift.abs()
 
         def lost(total: Tensor) -> Tensor:
-            return small & (size <= (8 * torch.finfo(z.dtype).eps * (total + offset)).clamp(min=tiny))
+            return small & (size <= 8 * torch.finfo(z.dtype).eps * (total + offset))
 
         try:
-            if self._marked_rows(i, small) is None:
+            if not _is_block(op) and self._marked_rows(i, small) is None:
                 small = lost(1.01 * self._sums(self.blocks.bounds(), i))
                 if not bool(small.any()):
-                    return small
-            return lost(self._absolute_sums(i, small))
+                    return size <= tiny
+            return (size <= tiny) | lost(self._absolute_sums(i, small))
         except RuleError:
             return size <= tiny
 
@@ -196,9 +196,11 @@ class ColumnStore:
         return total(blocks.rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING))
 
     def _absolute_sums(self, i: int, small: Tensor) -> Tensor:
-        """The sums of absolute entries of the columns marked as small; a dense step looks at its marked rows only."""
+        """The sums of absolute entries of the columns marked as small; of these only where a step knows them apart."""
         node, rows = self.blocks.tape.nodes[i], self._marked_rows(i, small)
         op = node.op
+        if isinstance(op, Linear) and isinstance(op.map, Jacobian):
+            return op.map.absolute_sums(small)
         if rows is not None:
             assert isinstance(op, Linear)
             assert isinstance(op.map, Dense)
@@ -226,6 +228,10 @@ def total(rise: Density) -> Tensor:
     """The sum over all keys of a rise of a single stack."""
     parts = list(rise.values())
     return sum(parts[1:], parts[0])[0]
+
+
+def _is_block(op: object) -> bool:
+    return isinstance(op, Linear) and isinstance(op.map, Jacobian)
 
 
 def _has_rows(op: object) -> bool:
