@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 
 import nrm
+from nrm.testing import check_measure
 from oracles import brute
 from oracles.blocks import ENTRIES, chain
 
@@ -121,6 +122,7 @@ def test_laws(name: str, kind: str) -> None:
     model, x = made(name, batch=3)
     R = nrm.measure(model, x, rules=RULES[kind](), bias="input")
     assert all(R.check(strict=False).ok)
+    check_measure(R, tolerance=1e-7)
     one = torch.ones(3, dtype=torch.float64)
     for cut in (R.inputs, R.cut("a")):
         torch.testing.assert_close(sum(R(p.all) for p in cut), one, rtol=0, atol=1e-8)
@@ -179,6 +181,50 @@ def test_with_biases_as_inputs_relu_blocks_are_lrp_0() -> None:
     R = nrm.measure(model, x, rules=nrm.Gradient([]), bias="input")
     L = nrm.measure(model, x, rules="lrp-0", bias="input")
     torch.testing.assert_close(R(R.input), L(L.input), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("bias", ["ignore", "input"])
+def test_a_convolutional_network(bias: str) -> None:
+    """Two blocks of convolutions, pooling and a skip, by gradients that are written out."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.GELU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 1))
+            self.conv, self.head = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 3)
+
+        def top(self, h: Tensor) -> Tensor:
+            return self.head(torch.nn.functional.silu(self.conv(h) + h).mean((2, 3)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.top(self.stem(x))
+
+    torch.manual_seed(0)
+    model, x = Net().double(), torch.randn(2, 2, 6, 6, dtype=torch.float64)
+    R = nrm.measure(model, x, target=1, rules=nrm.Gradient(["stem"]), bias=bias)
+    h = model.stem(x).detach()
+    above = h * torch.autograd.functional.vjp(lambda h: model.top(h)[:, 1].sum(), h)[1]
+    whole = above.sum((1, 2, 3), keepdim=True) if bias == "ignore" else model(x)[:, 1].detach().view(-1, 1, 1, 1)
+    message = above / whole
+    torch.testing.assert_close(R(R["stem"]), message, rtol=1e-9, atol=1e-10)
+    entries = jacobian(lambda x: model.stem(x).sum(0), x).movedim(3, 0) * x[:, None, None, None]
+    columns = entries.sum((4, 5, 6)) if bias == "ignore" else h
+    joint = entries * (message / columns)[..., None, None, None]
+    torch.testing.assert_close(R(R["stem"].channels, R.input), joint.sum((2, 3)), rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(R(R["stem"].positions, R.input.positions), joint.sum((1, 4)), rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(R(R.input, R["stem"].channel(2), R["stem"][:, :2]), joint[:, 2, :2].sum((1, 2)),
+                               rtol=1e-8, atol=1e-9)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["integrated", "shapley"])
+def test_what_is_left_is_the_value_at_the_baseline(kind: str) -> None:
+    model, x = made("deep")
+    rule = nrm.IntegratedGradients if kind == "integrated" else nrm.Shapley
+    count = {"steps": 400} if kind == "integrated" else {"samples": 3}
+    R = nrm.measure(model, x, rules=rule(["a"], baseline=0.3, **count), bias="input")
+    left = (R(R["a.bias"], given=R["a"]) * R.values("a")[:, None]).sum(1)
+    expected = model.a(torch.full_like(x, 0.3)).detach()
+    torch.testing.assert_close(left, expected, rtol=0, atol=1e-5 if kind == "integrated" else 1e-12)
 
 
 # --- the same notation ---
@@ -366,6 +412,7 @@ def test_half_precision_models_and_no_trace() -> None:
     x = torch.rand(2, 4)
     R = nrm.measure(model, x, rules=nrm.IntegratedGradients(["1"]))
     assert R(R.input, R["1"]).dtype == torch.float32
+    assert R.check(strict=False).moved is not None
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     with torch.inference_mode():
         S = nrm.measure(model, x, rules=nrm.Gradient(["1"]))
