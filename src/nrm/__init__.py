@@ -63,7 +63,7 @@ output = Layer("output")
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("plot", "testing"):
+    if name in ("compat", "methods", "plot", "testing"):
         import importlib
 
         return importlib.import_module(f"nrm.{name}")

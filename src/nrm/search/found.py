@@ -11,14 +11,14 @@ from nrm.errors import QuestionError
 from nrm.extras import extra
 
 
-def read_count(k: Any, what: str) -> int:
+def read_count(k: Any, what: str, name: str = "k") -> int:
     """How many of something are wanted."""
     try:
         count = operator.index(k)
     except TypeError:
         count = 0
     if count < 1 or isinstance(k, bool):
-        raise QuestionError(f"not a number of {what}", got=f"k={k!r}", expected="an integer from 1")
+        raise QuestionError(f"not a number of {what}", got=f"{name}={k!r}", expected="an integer from 1")
     return count
 
 

@@ -1,0 +1,17 @@
+"""The classic methods, each as the question that it asks to a measure; none has mathematics of its own.
+
+Rules, biases and target are the measure's, the choice of neurons is the question's. What is explained, the paper's
+output neuron, is the measure's target, so that a joint relevance with it and one given it are the same.
+
+* :func:`lrp`: how much does every input count?
+* :func:`conrel`: how much does a concept (a neuron, a set of neurons) count?
+* :func:`crp`: where in the input is a concept, or several in one or more layers?
+* :func:`relmax`: in which samples does a concept, or a pair of concepts, count most?
+* :func:`gnn_lrp`: how much flows along a walk over the nodes of a graph?
+* :func:`subgraph`: how much flows through these nodes only, in every layer?
+"""
+
+from nrm.methods.classics import conrel, crp, gnn_lrp, lrp, subgraph
+from nrm.methods.relmax import Maxima, relmax
+
+__all__ = ["Maxima", "conrel", "crp", "gnn_lrp", "lrp", "relmax", "subgraph"]
