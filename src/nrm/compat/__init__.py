@@ -1,0 +1,13 @@
+"""Familiar doors: the call signatures of other libraries, answered by a measure. None of them has to be installed.
+
+* :mod:`nrm.compat.captum`: ``LRP(model).attribute(inputs, target=...)``, and the same for layers.
+* :mod:`nrm.compat.crp`: ``CondAttribution(model)(data, conditions, record_layer=[...])`` with condition dicts.
+* :func:`nrm.compat.quantus`: an ``explain_func`` for Quantus' metrics.
+
+Here relevance has the scale that users of these libraries expect: a share times the explained output.
+"""
+
+from nrm.compat import captum, crp
+from nrm.compat.metrics import quantus
+
+__all__ = ["captum", "crp", "quantus"]

@@ -1,0 +1,173 @@
+"""LRP with captum's call: ``LRP(model).attribute(inputs, target=..., return_convergence_delta=...)``.
+
+Attributions have the shapes of the inputs and sum to the explained output, up to what biases and inputs in the middle
+receive: that is the convergence delta. Rules are an option here, not attributes of the user's modules; the default is
+captum's (its epsilon rule, which is LRP-0 with biases as inputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nrm.capture import tensors_in
+from nrm.compat.scale import in_units_of_output, read_options
+from nrm.errors import QuestionError
+from nrm.measure import Measure, measure
+from nrm.questions import Layer
+
+
+class LRP:
+    """Relevance of the inputs in units of the output: the explained output times the measure's shares.
+
+    ``options`` are those of :func:`nrm.measure`: rules, bias, dtype and so on.
+
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 2, bias=False))
+    >>> attributions, delta = LRP(model).attribute(torch.ones(3, 4), target=1, return_convergence_delta=True)
+    >>> attributions.shape, bool(torch.allclose(attributions.sum(1), model(torch.ones(3, 4))[:, 1]))
+    (torch.Size([3, 4]), True)
+    """
+
+    multiplies_by_inputs = True
+
+    def __init__(self, model: nn.Module, *, rules: Any = "lrp-0", **options: Any) -> None:
+        _refuse_rules_on_modules(model)
+        self.model = self.forward_func = model
+        self.options = read_options({"rules": rules, **options})
+
+    def attribute(
+        self, inputs: Tensor | tuple[Tensor, ...], target: Any = None, additional_forward_args: Any = None,
+        return_convergence_delta: bool = False, verbose: bool = False,
+    ) -> Any:  # fmt: skip
+        """Attributions of the shapes of the inputs, a tuple for a tuple; with the delta of every sample if asked for.
+
+        ``target`` is a class, one per sample (list or tensor), a tuple for outputs with more axes, or a list of tuples;
+        None if the output has one number per sample. ``additional_forward_args`` follow the inputs in the call of the
+        model and have no attributions. ``verbose`` prints the measure.
+        """
+        if any(isinstance(tensor, Tensor) and not tensor.is_floating_point() for tensor in _as_tuple(inputs)):
+            raise QuestionError(
+                "integers have no attributions", got="an input of integers", expected="float tensors",
+                hint="LayerLRP(model, model.embedding) for tokens; additional_forward_args for other arguments",
+            )  # fmt: skip
+        R = self._measure(inputs, target, additional_forward_args)
+        names = _input_names(inputs, additional_forward_args)
+        found = tuple(in_units_of_output(R, R[name]) for name in names)
+        attributions = found if isinstance(inputs, tuple) else found[0]
+        if verbose:
+            print(R)
+        if not return_convergence_delta:
+            return attributions
+        return attributions, self.compute_convergence_delta(attributions, R.value)
+
+    def has_convergence_delta(self) -> bool:
+        """Always: what the inputs do not receive."""
+        return True
+
+    def compute_convergence_delta(self, attributions: Tensor | tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """The explained output minus the sum of all attributions, per sample."""
+        parts = attributions if isinstance(attributions, tuple) else (attributions,)
+        return output.flatten() - torch.stack([part.flatten(1).sum(1) for part in parts]).sum(0)
+
+    def _measure(self, inputs: Any, target: Any, more: Any) -> Measure:
+        for tensor in _as_tuple(inputs) or (None,):
+            if not isinstance(tensor, Tensor):
+                raise QuestionError(
+                    "inputs are a tensor, or a tuple of tensors", got=type(tensor).__name__,
+                    expected="what relevance is attributed to", hint="additional_forward_args for everything else",
+                )  # fmt: skip
+        R = measure(self.model, (*_as_tuple(inputs), *_as_tuple(more)), target=_read_target(target), **self.options)
+        outputs = R.values(R.output)
+        if target is None and outputs[0].numel() > 1:
+            raise QuestionError(
+                "a target is needed", got=f"outputs of shape {tuple(outputs.shape[1:])} and target=None",
+                expected="a class, or one per sample", hint="target=model(inputs).argmax(1)",
+            )  # fmt: skip
+        return R
+
+
+class LayerLRP(LRP):
+    """The same for the output (or the input) of layers: a module of the model, its name, or a list of them.
+
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> LayerLRP(model, model[1]).attribute(torch.ones(3, 4), target=1).shape
+    torch.Size([3, 8])
+    """
+
+    def __init__(
+        self, model: nn.Module, layer: nn.Module | str | Sequence[nn.Module | str], *, rules: Any = "lrp-0",
+        **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(model, rules=rules, **options)
+        self.layer = layer
+        self._names = [_name_of(model, one) for one in (layer if isinstance(layer, list | tuple) else [layer])]
+
+    def attribute(  # type: ignore[override]
+        self, inputs: Tensor | tuple[Tensor, ...], target: Any = None, additional_forward_args: Any = None,
+        return_convergence_delta: bool = False, attribute_to_layer_input: bool = False, verbose: bool = False,
+    ) -> Any:  # fmt: skip
+        """Attributions of the layer's shape, and deltas if asked for; lists of both for a list of layers."""
+        R = self._measure(inputs, target, additional_forward_args)
+        layers = [R[Layer(name).input if attribute_to_layer_input else name] for name in self._names]
+        found = [in_units_of_output(R, layer) for layer in layers]
+        deltas = [self.compute_convergence_delta(one, R.value) for one in found]
+        if verbose:
+            print(R)
+        many = isinstance(self.layer, list | tuple)
+        attributions, delta = (found, deltas) if many else (found[0], deltas[0])
+        return (attributions, delta) if return_convergence_delta else attributions
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _input_names(inputs: Any, more: Any) -> list[str]:
+    """The names of the inputs as layers; a single tensor in the whole call is just the input."""
+    count = len(_as_tuple(inputs))
+    alone = count + len(tensors_in(_as_tuple(more))) == 1
+    return ["input"] if alone else [f"input[{i}]" for i in range(count)]
+
+
+def _read_target(target: Any) -> Any:
+    """The target in the measure's form: lists of tuples become tuples of lists, single numbers are for all samples."""
+    if isinstance(target, Tensor | np.ndarray):
+        values = torch.as_tensor(target)
+        return values.reshape(()) if values.numel() == 1 else values
+    if isinstance(target, list) and any(isinstance(one, tuple) for one in target):
+        if len({len(one) if isinstance(one, tuple) else None for one in target}) > 1:
+            raise QuestionError("targets have different forms", got=repr(target)[:120], expected="tuples of one length")
+        return tuple(list(indices) for indices in zip(*target, strict=True))
+    return target
+
+
+def _refuse_rules_on_modules(model: nn.Module) -> None:
+    """Rules that a user has put on modules for captum would be passed over without a word."""
+    if not isinstance(model, nn.Module):
+        raise QuestionError("not a model", got=type(model).__name__, expected="a torch.nn.Module")
+    for name, module in model.named_modules():
+        if "rule" in vars(module):
+            raise QuestionError(
+                "rules on modules are not read", where=f"module {name!r}", got=f"rule={vars(module)['rule']!r}"[:80],
+                expected="rules as an option", hint="del module.rule; LRP(model, rules={'conv*': nrm.Gamma(0.25)})",
+            )  # fmt: skip
+
+
+def _name_of(model: nn.Module, layer: Any) -> str:
+    if isinstance(layer, str):
+        return layer
+    name = next((name for name, module in model.named_modules() if module is layer), "")
+    if not name:
+        raise QuestionError(
+            "not a layer of this model", got=type(layer).__name__, expected="one of its modules, or the name of one",
+            hint="dict(model.named_modules()) lists them",
+        )  # fmt: skip
+    return name

@@ -1,0 +1,34 @@
+"""What all doors share: options of the measure behind them, and relevance in units of the output."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from nrm.errors import QuestionError
+from nrm.measure import Measure, measure
+from nrm.questions import Layer, Partition, Set
+
+OPTIONS = sorted({*inspect.signature(measure).parameters} - {"model", "inputs", "target", "batch_dim", "labels"})
+"""Options of :func:`nrm.measure` that a door passes on; samples are on axis 0, as everywhere in these libraries."""
+
+
+def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The user's options, each of them known."""
+    for name in options:
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(name, OPTIONS, n=1)
+            raise QuestionError(
+                f"unknown option {name!r}", expected=", ".join(OPTIONS), hint=f"{near[0]}=..." if near else None
+            )
+    return dict(options)
+
+
+def in_units_of_output(R: Measure, *question: Layer | Partition | Set) -> Tensor:
+    """``R(*question)`` times the explained output of every sample."""
+    share = R(*question)
+    return share * R.value.reshape(-1, *(1,) * (share.ndim - 1))
