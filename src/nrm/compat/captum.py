@@ -33,8 +33,6 @@ class LRP:
     (torch.Size([3, 4]), True)
     """
 
-    multiplies_by_inputs = True
-
     def __init__(self, model: nn.Module, *, rules: Any = "lrp-0", **options: Any) -> None:
         _refuse_rules_on_modules(model)
         self.model = self.forward_func = model

@@ -65,8 +65,8 @@ def relmax(
     share of its output; to compare samples, it is multiplied by a weight: the explained output itself (``"logit"``, as
     concept relevance is usually measured), its softmax probability (``"softmax"``), or nothing (``"none"``).
 
-    ``samples`` is any iterable of inputs without a sample axis, or of pairs (input, label) as data sets give them;
-    labels are explained with ``target="label"`` and left aside otherwise. ``options`` are those of
+    ``samples`` is any iterable of inputs without a sample axis, or of pairs (input, label) as data sets give them, or
+    a data set itself; labels are explained with ``target="label"`` and left aside otherwise. ``options`` are those of
     :func:`nrm.measure`.
 
     >>> import nrm
@@ -76,9 +76,11 @@ def relmax(
     >>> found.samples.shape, found.scores.shape
     (torch.Size([8, 5]), torch.Size([8, 5]))
     """
-    _check(samples, concepts, weight, target)
+    _check(concepts, weight, target)
     k, batch_size = read_count(k, "samples"), read_count(batch_size, "samples", "batch_size")
-    bar = tqdm(samples, desc="samples", disable=progress is False, delay=0.0 if progress else 2.0, leave=False)
+    bar = tqdm(
+        _sequence(samples), desc="samples", disable=progress is False, delay=0.0 if progress else 2.0, leave=False
+    )
     best: tuple[Tensor, Tensor] | None = None
     first = 0
     with bar:
@@ -137,9 +139,16 @@ def _weights(R: Measure, weight: str) -> Tensor:
     return outputs.softmax(1).gather(1, R.target[:, None])[:, 0]
 
 
-def _check(samples: Any, concepts: Sequence[Part], weight: str, target: Any) -> None:
-    if not isinstance(samples, Iterable) or isinstance(samples, str | Mapping):
-        raise QuestionError("not samples", got=type(samples).__name__, expected="an iterable of inputs, one by one")
+def _sequence(samples: Any) -> Iterable[Any]:
+    """What can be gone through: an iterable, or a data set that is indexed."""
+    if isinstance(samples, Iterable) and not isinstance(samples, str | Mapping):
+        return samples
+    if hasattr(samples, "__getitem__") and hasattr(samples, "__len__") and not isinstance(samples, str | Mapping):
+        return (samples[i] for i in range(len(samples)))
+    raise QuestionError("not samples", got=type(samples).__name__, expected="an iterable of inputs, one by one")
+
+
+def _check(concepts: Sequence[Part], weight: str, target: Any) -> None:
     if not concepts:
         raise QuestionError(
             "RelMax needs a concept", got="none", hint="relmax(model, samples, nrm.layer('conv').channels)"
