@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import nrm
-from nrm.methods import conrel, crp, gnn_lrp, lrp, subgraph
+from nrm.methods import additive, conrel, crp, gnn_lrp, lrp, subgraph, symbxai
 from oracles import brute
 
 
@@ -64,6 +64,35 @@ RECIPES: dict[str, tuple[Callable[[nrm.Measure], Tensor], Callable[[nrm.Measure]
 }
 
 
+RECIPES |= {
+    "symbxai": (
+        lambda R: symbxai(R, nrm.visits(R["1"].channel(2)) & ~nrm.visits(R["3"].channel(1))),
+        lambda R: R(R["1"].channel(2), ~R["3"].channel(1)),
+        (2,),
+    ),
+    "symbxai of text about places": (
+        lambda R: symbxai(R, "here OR NOT here", ["input", "1"], here=[0]),
+        lambda R: torch.ones(2),
+        (2,),
+    ),
+    "symbxai of text about sets, as a heat map": (
+        lambda R: symbxai(R, "one AND two", one=R["1"].channel([2, 4]), two=R["3"].channel(0), at=R.input),
+        lambda R: R(R.input, R["1"].channel([2, 4]), R["3"].channel(0)),
+        (2, 3, 8, 8),
+    ),
+    "additive": (
+        lambda R: additive(R, R["1"].channel(2), R["3"].channel(0), layers=["1", "3"]),
+        lambda R: (R(R["1"].channel(2)) + R(R["3"].channel(0))) / 2,
+        (2,),
+    ),
+    "additive heat map": (
+        lambda R: additive(R, R["1"].channel(2), at=R.input),
+        lambda R: R.additive(R["1"].channel(2), at=R.input),
+        (2, 3, 8, 8),
+    ),
+}
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_its_question(name: str, R: nrm.Measure) -> None:
     recipe, question, shape = RECIPES[name]
@@ -83,6 +112,14 @@ def test_errors(R: nrm.Measure) -> None:
             subgraph(R, layers, [1])  # type: ignore[arg-type]
     with pytest.raises(nrm.QuestionError, match="unknown layer"):
         subgraph(R, ["nowhere"], [1])
+    with pytest.raises(nrm.QuestionError, match="for formulas as text"):
+        symbxai(R, nrm.visits(R.input.all), ["input"])
+    with pytest.raises(nrm.QuestionError, match="has no set for 'net'"):
+        symbxai(R, "fin AND NOT net", ["input"], fin=[0])
+    with pytest.raises(nrm.QuestionError, match="'fin' is no set"):
+        symbxai(R, "fin", fin=[0])
+    with pytest.raises(nrm.QuestionError, match="nothing was asked"):
+        additive(R)
     with pytest.raises(nrm.QuestionError, match="not something that can be asked about"):
         conrel(R, "1")  # type: ignore[arg-type]
 
@@ -167,3 +204,43 @@ def test_walks_over_nodes_are_sums_of_walks_over_neurons(seed: int, rule: str) -
     for nodes in ([0], [1, 2], [0, 1, 3], [0, 1, 2, 3]):
         inside = truth[:, nodes][:, :, nodes][:, :, :, nodes].sum((1, 2, 3))
         torch.testing.assert_close(subgraph(R, LAYERS, nodes), inside, rtol=1e-9, atol=1e-11 * scale)
+
+
+FORMULAS: dict[str, Callable[[bool, bool, bool], bool]] = {
+    "A": lambda a, b, c: a,
+    "NOT A": lambda a, b, c: not a,
+    "A AND B": lambda a, b, c: a and b,
+    "A OR B": lambda a, b, c: a or b,
+    "A AND NOT (B XOR C)": lambda a, b, c: a and not (b ^ c),
+    "(A IMPLIES B) OR C": lambda a, b, c: (not a or b) or c,
+}
+
+
+@pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
+@pytest.mark.parametrize("rule", ["lrp0", "zplus"])
+@pytest.mark.parametrize("seed", [3, 6, 8])
+def test_symbxai_counts_walks_by_the_nodes_they_visit(seed: int, rule: str) -> None:
+    model, x = graph(seed)
+    target = int(model(x).argmax())
+    rules = {"lrp0": nrm.LRP0(), "zplus": nrm.ZPlus()}[rule]
+    R = nrm.measure(model, x, target=target, rules={"*": rules, "/sum": nrm.LRP0()}, bias="ignore")
+    found = walks_of(model, x, target, brute.Rule(rule))
+    scale = sum(abs(relevance) for _, relevance in found)
+    features = {"A": [0], "B": [2, 3], "C": [1]}
+    for text, holds in FORMULAS.items():
+        truth, heat = 0.0, torch.zeros(1, NODES, dtype=torch.float64)
+        for walk, relevance in found:
+            nodes = {node(walk, layer) for layer in LAYERS}
+            if holds(*(bool(nodes & set(chosen)) for chosen in features.values())):
+                truth += relevance
+                heat[0, node(walk, "input")] += relevance
+        answer = symbxai(R, text, LAYERS, **features)
+        torch.testing.assert_close(answer, torch.tensor([truth], dtype=torch.float64), rtol=1e-9, atol=1e-11 * scale)
+        maps = symbxai(R, text, LAYERS, at=R.input.positions, **features)
+        torch.testing.assert_close(maps, heat, rtol=1e-9, atol=1e-11 * scale)
+    # the paper's rows, written out: SymbXAI by subgraphs of complements
+    inside = {name: subgraph(R, LAYERS, [n for n in range(NODES) if n not in set(features[name])]) for name in "AB"}
+    neither = subgraph(R, LAYERS, [1])
+    torch.testing.assert_close(symbxai(R, "A", LAYERS, **features), 1 - inside["A"], rtol=1e-9, atol=1e-11 * scale)
+    both = 1 + neither - inside["A"] - inside["B"]
+    torch.testing.assert_close(symbxai(R, "A AND B", LAYERS, **features), both, rtol=1e-9, atol=1e-11 * scale)

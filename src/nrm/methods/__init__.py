@@ -9,9 +9,11 @@ output neuron, is the measure's target, so that a joint relevance with it and on
 * :func:`relmax`: in which samples does a concept, or a pair of concepts, count most?
 * :func:`gnn_lrp`: how much flows along a walk over the nodes of a graph?
 * :func:`subgraph`: how much flows through these nodes only, in every layer?
+* :func:`symbxai`: how much flows through this feature *and* that one, but *not* through a third?
+* :func:`additive`: how much do neurons anywhere in the network count, each with its share of every walk?
 """
 
-from nrm.methods.classics import conrel, crp, gnn_lrp, lrp, subgraph
+from nrm.methods.classics import additive, conrel, crp, gnn_lrp, lrp, subgraph, symbxai
 from nrm.methods.relmax import Maxima, relmax
 
-__all__ = ["Maxima", "conrel", "crp", "gnn_lrp", "lrp", "relmax", "subgraph"]
+__all__ = ["Maxima", "additive", "conrel", "crp", "gnn_lrp", "lrp", "relmax", "subgraph", "symbxai"]

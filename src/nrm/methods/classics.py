@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nrm.errors import QuestionError
 from nrm.measure import Measure
-from nrm.questions import Layer, Partition, Set
+from nrm.questions import Formula, Layer, Partition, Set, query
 
 Part = Layer | Partition | Set
 """A layer (every neuron by itself), a partition of it (an axis), or a set of neurons (a number per sample)."""
@@ -100,10 +100,59 @@ def subgraph(R: Measure, layers: Sequence[Layer | str], nodes: Any) -> Tensor:
     >>> stays.shape, bool(torch.isclose(stays, gnn_lrp(R, ["input", "0", "1"])[:, 1:4, 1:4, 1:4].sum()))
     (torch.Size([1]), True)
     """
-    return R(*through(R, layers, nodes))
+    return R(*_through(R, layers, nodes))
 
 
-def through(R: Measure, layers: Sequence[Layer | str], nodes: Any) -> list[Set]:
+def symbxai(
+    R: Measure, formula: Formula | str, layers: Sequence[Layer | str] | None = None, *, at: Part | None = None,
+    **features: Any,
+) -> Tensor:  # fmt: skip
+    """SymbXAI: the relevance of all walks for which a formula about features holds.
+
+    A walk has a feature if it visits one of its nodes in any of the layers; ``NOT`` is never to visit them. Asks
+    ``R(formula)``, or ``R(formula, at)`` for its heat map: the paper's rows *SymbXAI for a set* (``"S"``), *for S1 and
+    S2*, *for not S*, and any other formula. Written as text, it has keywords for its features: nodes (positions) of
+    ``layers``, or sets; else it is made of ``nrm.visits(...)``.
+
+    >>> import nrm, torch
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Conv1d(2, 3, 3, padding=1), torch.nn.Conv1d(3, 2, 3, padding=1),
+    ...                             torch.nn.Flatten(), torch.nn.Linear(10, 2))
+    >>> R = nrm.measure(model, torch.rand(1, 2, 5), bias="ignore")  # no walk begins in the middle
+    >>> layers = ["input", "0", "1"]
+    >>> neither = symbxai(R, "NOT (first OR last)", layers, first=[0], last=[4])
+    >>> bool(torch.isclose(neither, subgraph(R, layers, [1, 2, 3])))
+    True
+    >>> symbxai(R, "first AND last", layers, first=[0, 1], last=[4], at=R.input).shape
+    torch.Size([1, 2, 5])
+    """
+    if isinstance(formula, str):
+        sets = features if layers is None else {name: _through(R, layers, nodes) for name, nodes in features.items()}
+        formula = query(formula, sets)
+    elif features or layers is not None:
+        raise QuestionError(
+            "layers and features are for formulas as text", got=f"{type(formula).__name__} and {', '.join(features)}",
+            expected="a text", hint="symbxai(R, 'first AND NOT last', layers, first=[0], last=[4])",
+        )  # fmt: skip
+    return R(formula) if at is None else R(formula, at)
+
+
+def additive(R: Measure, *parts: Part, at: Part | None = None, layers: Sequence[Any] | None = None) -> Tensor:
+    """Additive relevance: every walk is shared out evenly over its layers, and neurons collect their shares.
+
+    Asks ``R.additive(*parts)``; with ``at=R.input`` for its heat map, with ``layers`` over chosen cuts. This is the
+    paper's second definition of the relevance of a set of neurons, beside the joint relevance of all other methods.
+
+    >>> import nrm, torch
+    >>> _ = torch.manual_seed(0)
+    >>> R = nrm.measure(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)), torch.ones(1, 4))
+    >>> additive(R, R["0"].channel(3), R.input[:2]).shape
+    torch.Size([1])
+    """
+    return R.additive(*parts, at=at, layers=layers)
+
+
+def _through(R: Measure, layers: Sequence[Layer | str], nodes: Any) -> list[Set]:
     """The same positions in several layers."""
     return [layer.position(nodes) for layer in _layers(R, layers)]
 
