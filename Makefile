@@ -3,7 +3,7 @@
 #   make demo      explain a real trained network on embedded data (no download)
 #   make test      the tests
 #   make lint      ruff and mypy
-#   make peers     agreement with zennit, zennit-crp and captum, in an environment of its own
+#   make peers     agreement with zennit, zennit-crp, captum and Quantus, in an environment of its own
 #   make bench     the benchmark table, and how cost grows
 #   make bench-peers  the same beside captum, zennit and zennit-crp
 #   make montage   the heat-map montage of the docs
