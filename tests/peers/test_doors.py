@@ -13,12 +13,15 @@ from torch import Tensor, nn
 import vision
 from peers.subjects import (
     TINY,
+    WNIDS,
     FunctionalResidual,
     images,
     misread,
+    photo,
     plain_cnn,
     relative_error,
     top_class,
+    vgg16_imagenette,
 )
 
 pytestmark = pytest.mark.peer
@@ -255,6 +258,30 @@ def test_relmax_finds_the_same_samples(seed: int, tmp_path: Path) -> None:
         alive = expected.abs() > 1e-9  # dead channels have equal scores, which we order and zennit-crp does not
         assert int(alive.sum()) >= 40
         assert torch.equal(ours.samples[alive], torch.from_numpy(samples[:10].copy()).T[alive])
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
+def test_relmax_finds_the_same_photos(shared: Callable[[str], Path], tmp_path: Path) -> None:
+    model = vgg16_imagenette(shared("vgg16-imagenette/vgg16_imagenette.safetensors"))
+    folder = shared("imagenette/val")
+    small = torch.cat([photo(folder, wnid)[..., ::2, ::2] for wnid in WNIDS[:6]])
+    data = Pictures(small, torch.arange(6))
+    name = "features.28"
+    attribution = CondAttribution(model)
+    search = FeatureVisualization(attribution, data, {name: ChannelConcept()}, abs_norm=False, path=str(tmp_path))
+    search.run(EpsilonPlusFlat(**COMPOSITE), 0, len(data), batch_size=3)
+    samples, scores, _ = load_maximization(search.RelMax.PATH, name)
+    ours = relmax(
+        model, data, nrm.layer(name).channels, k=5, target="label", rules="epsilon-plus-flat", bias="ignore",
+        batch_size=3,
+    )  # fmt: skip
+    expected = torch.from_numpy(scores[:5].copy()).T
+    torch.testing.assert_close(ours.scores, expected, rtol=1e-7, atol=1e-9)
+    alive = expected.abs() > 1e-6
+    assert int(alive.sum()) > 1000
+    assert torch.equal(ours.samples[alive], torch.from_numpy(samples[:5].copy()).T[alive])
 
 
 # --- Quantus ---
