@@ -524,3 +524,22 @@ def test_edges_are_values() -> None:
     assert (str(conv.edges), repr(conv.edge([1, 2]))) == ("conv1.edges", "nrm.layer('conv1').edge([1, 2])")
     assert conv.edges == nrm.layer("conv1").edges
     assert eval(repr(conv.edges[:3])) == conv.edges[:3]
+
+
+@pytest.mark.parametrize("rules", ["lrp-0", nrm.ZPlus()])
+def test_a_single_channel_per_node_is_no_axis_of_graphs(rules: Any) -> None:
+    class Scores(Net):
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None) -> Tensor:
+            return self.conv2(self.conv1(x, edge_index).relu(), edge_index).relu() * 2
+
+    torch.manual_seed(3)
+    model = Scores(lambda i, o: PlainConv(i, {5: 1}.get(i, o)), pool_plain).double().eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.abs_()
+    x, edges = GRAPHS[0]
+    R = nrm.measure(model, (x, edges), output=lambda o: o[:, 0], target=2, rules=rules, bias="ignore")
+    assert R(R["conv2"].positions).shape == (1, 5)
+    assert R(R["conv2"].channels).shape == (1, 1)
+    assert torch.allclose(R(R["conv2"].positions)[0], torch.eye(5, dtype=torch.float64)[2])
+    assert torch.allclose(R(R.input.positions).sum(), torch.ones((), dtype=torch.float64))

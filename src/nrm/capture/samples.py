@@ -7,6 +7,7 @@ with -1 for entries that mix several samples. As soon as an axis of samples appe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,7 +60,7 @@ def settle(op: Op, parents: list[Node], node: Node, batch: int) -> None:
         back, uses = term.move.transpose(code), term.move.transpose(torch.ones_like(code))
         mean = torch.where(uses > 0, back / uses.clamp(min=1), torch.full_like(back, _FIRST))[0]
         whole = torch.where(mean == mean.round(), mean, torch.full_like(mean, _MIXED)).long()
-        found = _named(whole, batch)
+        found = _named(whole, batch, range(whole.ndim))
         parent.sample, parent.owner = found.axis, found.owner
 
 
@@ -159,7 +160,15 @@ def _by_entry(op: Op, maps: list[LinearMap | None], parents: list[Node], shape: 
         total = code if total is None else _merged(total, code)
     if total is None:
         return Whose()
-    return _named(_filled(total), batch)
+    return _named(_filled(total), batch, _new_axes(op, parents, shape))
+
+
+def _new_axes(op: Op, parents: list[Node], shape: torch.Size) -> list[int]:
+    """The axes along which samples may appear: not those of channels, of which a batch of one may have as many."""
+    free = _free_axes(op.map) if isinstance(op, Linear) else None
+    alike = [parent.shape for parent in parents if parent.owner is not None and len(parent.shape) == len(shape)]
+    before = {d for other in alike for d in range(1, len(shape)) if other[d] == shape[d] == 1}
+    return [d for d in (range(len(shape)) if free is None else free) if d not in before]
 
 
 def _merged(a: Tensor, b: Tensor) -> Tensor:
@@ -244,9 +253,9 @@ def _filled(code: Tensor) -> Tensor:
     return torch.where(code == _NOBODY, torch.full_like(code, _MIXED), code)
 
 
-def _named(code: Tensor, batch: int) -> Whose:
-    """The axis along which the samples lie in order, if there is one; else the owner map."""
-    for d in range(code.ndim):
+def _named(code: Tensor, batch: int, axes: Sequence[int]) -> Whose:
+    """The one of these axes along which the samples lie in order, if there is one; else the owner map."""
+    for d in axes:
         if code.shape[d] == batch:
             own = torch.arange(_FIRST, _FIRST + batch, device=code.device).view(-1, *(1,) * (code.ndim - d - 1))
             if bool((code == own).all()):
