@@ -2,12 +2,14 @@
 
 * :mod:`nrm.compat.captum`: ``LRP(model).attribute(inputs, target=...)``, and the same for layers.
 * :mod:`nrm.compat.crp`: ``CondAttribution(model)(data, conditions, record_layer=[...])`` with condition dicts.
+* :func:`nrm.compat.geometric`: an algorithm for PyTorch Geometric's ``Explainer``.
 * :func:`nrm.compat.quantus`: an ``explain_func`` for Quantus' metrics.
 
 Here relevance has the scale that users of these libraries expect: a share times the explained output.
 """
 
 from nrm.compat import captum, crp
+from nrm.compat.graphs import geometric
 from nrm.compat.metrics import quantus
 
-__all__ = ["captum", "crp", "quantus"]
+__all__ = ["captum", "crp", "geometric", "quantus"]

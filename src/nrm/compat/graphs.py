@@ -1,0 +1,164 @@
+"""Explanations of graph networks with PyTorch Geometric's call."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nrm.compat.scale import in_units_of_output, read_options
+from nrm.errors import QuestionError
+from nrm.extras import extra
+from nrm.measure import Measure, measure
+from nrm.questions import Layer, Partition
+
+NODE_MASKS = ("attributes", "object", "common_attributes", None)
+EDGE_MASKS = ("object", None)
+
+
+def geometric(**options: Any) -> Any:
+    """An algorithm for ``torch_geometric.explain.Explainer``: node and edge masks in units of the output.
+
+    ``Explainer(model, algorithm=nrm.compat.geometric(rules="lrp-0"), ...)``; the keywords are options of
+    :func:`nrm.measure`. A node mask has the relevance of the nodes' features, of all features of a node (``"object"``)
+    or of a feature in all nodes (``"common_attributes"``). An edge mask has the relevance of the walks along an edge,
+    the mean over the layers that pass messages. Explained is the output of the target's class; of a binary classifier
+    that says no, its output with the other sign. Masks of several graphs or nodes are added.
+    """
+    if "output" in options:
+        raise QuestionError("unknown option 'output'", expected="the output that the explainer's model config names")
+    return _algorithm()(read_options(options))
+
+
+@functools.cache
+def _algorithm() -> type:
+    """The class, made when its base class can be imported."""
+    with extra("graph", "nrm.compat.geometric"):
+        from torch_geometric.explain import Explanation
+        from torch_geometric.explain.algorithm import ExplainerAlgorithm
+        from torch_geometric.nn import MessagePassing
+
+    def make(self: Any, options: Mapping[str, Any]) -> None:
+        ExplainerAlgorithm.__init__(self)
+        self.options = options
+
+    def forward(
+        self: Any, model: nn.Module, x: Any, edge_index: Any, *, target: Tensor, index: Any = None, **more: Any
+    ) -> Any:
+        call = _bind(model, x, edge_index, more)
+        layers = [name for name, module in model.named_modules() if isinstance(module, MessagePassing)]
+        kinds, config = self.explainer_config, self.model_config
+        x_name = f"input.{next(iter(call))}"
+        masks = _Masks(_value(kinds.node_mask_type), _value(kinds.edge_mask_type), x_name, layers)
+        rows = list(range(len(target))) if index is None else torch.as_tensor(index).flatten().tolist()
+        classes, signs = _classes(_value(config.mode), target)
+        explain = _explain_graphs if _value(config.task_level) == "graph" else _explain_nodes
+        for R, chosen, samples in explain(model, call, classes, rows, self.options):
+            masks.add(R, signs.to(R.value)[chosen], samples)
+        return Explanation(node_mask=masks.nodes, edge_mask=masks.edges)
+
+    def supports(self: Any) -> bool:
+        config, model = self.explainer_config, self.model_config
+        return (
+            _value(config.node_mask_type) in NODE_MASKS
+            and _value(config.edge_mask_type) in EDGE_MASKS
+            and _value(model.task_level) in ("graph", "node")
+            and _value(model.return_type) == "raw"
+        )
+
+    return type("WalkRelevance", (ExplainerAlgorithm,), {"__init__": make, "forward": forward, "supports": supports})
+
+
+class _Masks:
+    """The masks of an explanation, added up over what is explained."""
+
+    def __init__(self, node_kind: str | None, edge_kind: str | None, x: str, layers: Sequence[str]) -> None:
+        self._node_kind, self._edge_kind, self._x, self._layers = node_kind, edge_kind, x, layers
+        self.nodes: Tensor | None = None
+        self.edges: Tensor | None = None
+
+    def add(self, R: Measure, signs: Tensor, samples: Sequence[int]) -> None:
+        """What these samples of a measure add, each with a sign."""
+
+        def total(part: Layer | Partition) -> Tensor:
+            found: Tensor = torch.tensordot(signs, in_units_of_output(R, part)[list(samples)], 1)
+            return found
+
+        x = R[self._x]
+        if self._node_kind is not None:
+            parts = {"object": (x.positions, 1), "common_attributes": (x.channels, 0)}
+            part, axis = parts.get(self._node_kind, (x, None))
+            mask = total(part) if axis is None else total(part).unsqueeze(axis)
+            self.nodes = mask if self.nodes is None else self.nodes + mask
+        if self._edge_kind is not None:
+            found = torch.stack([total(layer.edges) for layer in self._steps(R)]).mean(0)
+            self.edges = found if self.edges is None else self.edges + found
+
+    def _steps(self, R: Measure) -> list[Layer]:
+        """Every call of a layer that passes messages."""
+        found: list[Layer] = []
+        for name in self._layers:
+            with contextlib.suppress(QuestionError):  # a layer that this call does not use
+                found += R.find(name)
+        if not found:
+            raise QuestionError(
+                "no layer passes messages along edges", expected="modules of torch_geometric.nn.MessagePassing",
+                hint="edge_mask_type=None; R(R['layer'].edges) for layers of your own",
+            )  # fmt: skip
+        return found
+
+
+def _explain_graphs(
+    model: nn.Module, call: dict[str, Any], classes: list[int], rows: list[int], options: Mapping[str, Any]
+) -> Iterator[tuple[Measure, list[int], list[int]]]:
+    """The measure of all graphs of a batch, which of them are asked for, and which of its samples they are."""
+    yield measure(model, call, output=_columns, target=classes, **options), rows, rows
+
+
+def _explain_nodes(
+    model: nn.Module, call: dict[str, Any], classes: list[int], rows: list[int], options: Mapping[str, Any]
+) -> Iterator[tuple[Measure, list[int], list[int]]]:
+    """The measures of single nodes, each the only sample of its own."""
+    for row in rows:
+        column = classes[row]
+        yield measure(model, call, output=lambda o, c=column: _columns(o)[:, c], target=row, **options), [row], [0]
+
+
+def _columns(output: Tensor) -> Tensor:
+    """Outputs with one row per graph or node."""
+    return output if output.ndim == 2 else output.reshape(len(output), -1)
+
+
+def _classes(mode: str, target: Tensor) -> tuple[list[int], Tensor]:
+    """The column of the output that is explained, per row, and its sign."""
+    if mode == "multiclass_classification":
+        return [int(c) for c in target.flatten()], torch.ones(len(target))
+    yes = target.flatten() > 0 if mode == "binary_classification" else torch.ones(len(target), dtype=torch.bool)
+    return [0] * len(target), torch.where(yes, 1.0, -1.0)
+
+
+def _bind(model: nn.Module, x: Any, edge_index: Any, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the model by name; the first one is the nodes' features."""
+    if not isinstance(x, Tensor) or not isinstance(edge_index, Tensor):
+        raise QuestionError(
+            "graphs with several kinds of nodes are not explained", got=f"x is a {type(x).__name__}",
+            expected="a tensor of features and a tensor of edges",
+        )  # fmt: skip
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    named = [p.name for p in parameters[:2] if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(named) < 2:
+        raise QuestionError(
+            "the model's arguments have no names", got=f"forward{inspect.signature(model.forward)}",
+            expected="forward(x, edge_index, ...)",
+        )  # fmt: skip
+    given = dict(zip(named, (x, edge_index), strict=True)) | dict(more)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _value(kind: Any) -> Any:
+    return None if kind is None else kind.value
