@@ -42,6 +42,7 @@ QUESTIONS = {
     "a set": ((A.channel([2, 5]),), ()),
     "channels": ((A.channels,), (8,)),
     "pairs": ((A.channels, B.channels), (8, 6)),
+    "a formula": ((nrm.visits(A.channel(2)) | nrm.visits(B.channel([1, 4])),), ()),
     "one pair": ((A.channel([2, 5]), B.channel([1, 4, 5])), ()),
 }
 

@@ -24,9 +24,7 @@ def test_both_scripts_have_the_same_result(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     everything: dict[str, object] = {}
     compared = 0
-    beside, _, _ = PAGE.read_text().partition(
-        "## PyTorch Geometric"
-    )  # no script of theirs, and not in this environment
+    beside, _, _ = PAGE.read_text().partition("## PyTorch Geometric")  # which has no script of theirs
     for language, code in BLOCK.findall(beside):
         exec(compile(code, str(PAGE), "exec"), everything)
         if language == "python" and "theirs" in everything:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nrm.errors import QuestionError
 from nrm.measure import Measure, measure
-from nrm.questions import Layer, Partition, Set
+from nrm.measure.asking import Argument
 
 OPTIONS = sorted({*inspect.signature(measure).parameters} - {"model", "inputs", "target", "batch_dim", "labels"})
 """Options of :func:`nrm.measure` that a door passes on; samples are on axis 0, as everywhere in these libraries."""
@@ -28,7 +28,7 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
-def in_units_of_output(R: Measure, *question: Layer | Partition | Set) -> Tensor:
+def in_units_of_output(R: Measure, *question: Argument) -> Tensor:
     """``R(*question)`` times the explained output of every sample."""
     share = R(*question)
     return share * R.value.reshape(-1, *(1,) * (share.ndim - 1))

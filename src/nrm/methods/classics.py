@@ -9,13 +9,11 @@ from torch import Tensor
 
 from nrm.errors import QuestionError
 from nrm.measure import Measure
+from nrm.measure.asking import Argument
 from nrm.questions import Formula, Layer, Partition, Set, query
 
-Part = Layer | Partition | Set
-"""A layer (every neuron by itself), a partition of it (an axis), or a set of neurons (a number per sample)."""
 
-
-def lrp(R: Measure, part: Part | None = None) -> Tensor:
+def lrp(R: Measure, part: Argument | None = None) -> Tensor:
     """Standard LRP: the relevance of every input neuron, or of a set of them, for the explained output.
 
     Asks ``R(R.input)``, or ``R(part)`` for a part of the input: the paper's rows *standard LRP* (every input neuron
@@ -29,7 +27,7 @@ def lrp(R: Measure, part: Part | None = None) -> Tensor:
     return R(R.input if part is None else part)
 
 
-def conrel(R: Measure, concept: Part) -> Tensor:
+def conrel(R: Measure, concept: Argument) -> Tensor:
     """Concept relevance (ConRel): the relevance of neurons inside the network for the explained output.
 
     Asks ``R(concept)``: the paper's rows *ConRel* (a layer: one neuron at a time) and *ConRel for a concept neuron set*
@@ -44,7 +42,7 @@ def conrel(R: Measure, concept: Part) -> Tensor:
     return R(concept)
 
 
-def crp(R: Measure, *concepts: Part, at: Part | None = None) -> Tensor:
+def crp(R: Measure, *concepts: Argument, at: Argument | None = None) -> Tensor:
     """Concept relevance propagation (CRP): the heat map of what flows through concepts.
 
     Asks ``R(*concepts, R.input)``, or ``R(*concepts, at)`` for a part of the input: the paper's rows *CRP* and *CRP for
@@ -104,7 +102,7 @@ def subgraph(R: Measure, layers: Sequence[Layer | str], nodes: Any) -> Tensor:
 
 
 def symbxai(
-    R: Measure, formula: Formula | str, layers: Sequence[Layer | str] | None = None, *, at: Part | None = None,
+    R: Measure, formula: Formula | str, layers: Sequence[Layer | str] | None = None, *, at: Argument | None = None,
     **features: Any,
 ) -> Tensor:  # fmt: skip
     """SymbXAI: the relevance of all walks for which a formula about features holds.
@@ -137,7 +135,9 @@ def symbxai(
     return R(formula) if at is None else R(formula, at)
 
 
-def additive(R: Measure, *parts: Part, at: Part | None = None, layers: Sequence[Any] | None = None) -> Tensor:
+def additive(
+    R: Measure, *parts: Layer | Partition | Set, at: Argument | None = None, layers: Sequence[Any] | None = None
+) -> Tensor:
     """Additive relevance: every walk is shared out evenly over its layers, and neurons collect their shares.
 
     Asks ``R.additive(*parts)``; with ``at=R.input`` for its heat map, with ``layers`` over chosen cuts. This is the

@@ -14,11 +14,10 @@ from tqdm.auto import tqdm
 
 from nrm.errors import NrmError, QuestionError
 from nrm.measure import Measure, measure
-from nrm.questions import Layer, Partition, Set
+from nrm.measure.asking import Argument
 from nrm.search.found import read_count
 
 WEIGHTS = ("logit", "softmax", "none")
-Part = Layer | Partition | Set
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +32,7 @@ class Maxima:
 
     samples: Tensor
     scores: Tensor
-    concepts: tuple[Part, ...]
+    concepts: tuple[Argument, ...]
     weight: str
     count: int
 
@@ -54,8 +53,8 @@ class Maxima:
 
 
 def relmax(
-    model: nn.Module, samples: Iterable[Any], *concepts: Part, k: int = 8, target: Any = None, weight: str = "logit",
-    batch_size: int = 16, progress: bool | None = None, **options: Any,
+    model: nn.Module, samples: Iterable[Any], *concepts: Argument, k: int = 8, target: Any = None,
+    weight: str = "logit", batch_size: int = 16, progress: bool | None = None, **options: Any,
 ) -> Maxima:  # fmt: skip
     """Relevance maximization (RelMax): the k samples in which a concept has the largest relevance.
 
@@ -117,8 +116,9 @@ def keep_best(samples: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _scores(
-    model: nn.Module, batch: Sequence[Any], concepts: Sequence[Part], target: Any, weight: str, options: dict[str, Any]
-) -> Tensor:
+    model: nn.Module, batch: Sequence[Any], concepts: Sequence[Argument], target: Any, weight: str,
+    options: dict[str, Any],
+) -> Tensor:  # fmt: skip
     """What the samples of a batch are ranked by: ``(*axes, samples)``."""
     inputs, chosen = _read(batch, target)
     with measure(model, inputs, target=chosen, progress=False, **options) as R:
@@ -148,7 +148,7 @@ def _sequence(samples: Any) -> Iterable[Any]:
     raise QuestionError("not samples", got=type(samples).__name__, expected="an iterable of inputs, one by one")
 
 
-def _check(concepts: Sequence[Part], weight: str, target: Any) -> None:
+def _check(concepts: Sequence[Argument], weight: str, target: Any) -> None:
     if not concepts:
         raise QuestionError(
             "RelMax needs a concept", got="none", hint="relmax(model, samples, nrm.layer('conv').channels)"
