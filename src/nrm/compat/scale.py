@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nrm.errors import QuestionError
 from nrm.measure import Measure, measure
-from nrm.measure.asking import Argument
+from nrm.measure.question import Argument
 
 OPTIONS = sorted({*inspect.signature(measure).parameters} - {"model", "inputs", "target", "batch_dim", "labels"})
 """Options of :func:`nrm.measure` that a door passes on; samples are on axis 0, as everywhere in these libraries."""

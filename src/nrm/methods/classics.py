@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nrm.errors import QuestionError
 from nrm.measure import Measure
-from nrm.measure.asking import Argument
+from nrm.measure.question import Argument
 from nrm.questions import Formula, Layer, Partition, Set, query
 
 

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from nrm.errors import NrmError, QuestionError
 from nrm.measure import Measure, measure
-from nrm.measure.asking import Argument
+from nrm.measure.question import Argument
 from nrm.search.found import read_count
 
 WEIGHTS = ("logit", "softmax", "none")
