@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -263,6 +264,32 @@ def test_a_search_for_flows_over_blocks_is_exact(monkeypatch: pytest.MonkeyPatch
         for s in range(2):
             best = torch.tensor([abs(f.relevance) for f in found[s]], dtype=torch.float64)
             torch.testing.assert_close(best, joint[s].topk(4).values)
+
+
+def test_flows_over_blocks_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where single entries are too many, the whole table certifies a list; without it the list says what it is."""
+    monkeypatch.setattr("nrm.search.flows.AFFORDABLE", 0.0)
+    monkeypatch.setattr("nrm.search.flows.SMALL", 1e-9)
+    monkeypatch.setattr("nrm.operators.jacobian.LARGEST", 1)
+    model, x = made("deep")
+    R = nrm.measure(model, x, rules=nrm.Gradient())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert all(R.flows(R.input, R["a"], R["b"], k=2, effort=1e9).certified)
+    with pytest.warns(nrm.NrmWarning, match="no bound"):
+        assert not any(R.flows(R.input, R["a"], R["b"], k=2, effort=1e-9).certified)
+
+
+@every_rule
+def test_formulas_and_additive_relevance(kind: str) -> None:
+    model, x = made("deep")
+    R = nrm.measure(model, x, rules=RULES[kind](), bias="ignore")
+    a, b, one = R["a"].channel(1), R["b"].channel([0, 2]), torch.ones(2, dtype=torch.float64)
+    avoiding = R(R.input, ~nrm.visits(a) & nrm.visits(b))
+    torch.testing.assert_close(avoiding, R(R.input, b) - R(R.input, a, b), rtol=1e-8, atol=1e-9)
+    layers = [R.input, R["a"], R["b"], R.output]
+    torch.testing.assert_close(sum(R.additive(layer.all) for layer in layers), one, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(R.additive(a), R(a) / 4, rtol=1e-8, atol=1e-9)
 
 
 def test_several_inputs_and_other_sample_axes() -> None:

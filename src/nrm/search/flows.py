@@ -144,6 +144,8 @@ class FlowSearch:
         try:  # where the table can be had as well, the search may take half as long
             best, rest = self._search(request, min(request.effort, table / 2))
         except UnboundedError as error:
+            if table <= request.effort:
+                return self._enumerate(request), dict.fromkeys(self._samples, 0.0)
             warnings.warn(
                 f"flows have no bound here, so that they are not certified: {error}", NrmWarning, stacklevel=5
             )

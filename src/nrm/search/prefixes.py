@@ -8,6 +8,7 @@ are the two parts of the Jordan decomposition of the message at the topmost laye
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from nrm.errors import RuleError
 from nrm.questions.answer import Answerer, Progress
 from nrm.questions.plan import contractible, model_flops, route_flops, widest
-from nrm.questions.sweep import between, parts_at, pull_to
+from nrm.questions.sweep import Pushed, between, parts_at, pull_to
 from nrm.rules import Arrivals, Network
 from nrm.search.ranking import Best, Queue, Request
 from nrm.search.sides import Side, total_of
@@ -27,6 +28,14 @@ Prefix = tuple[int, ...]
 
 class UnboundedError(Exception):
     """A step whose single weights are not known has no absolute entries."""
+
+
+@contextlib.contextmanager
+def _known_weights() -> Iterator[None]:
+    try:
+        yield
+    except RuleError as error:
+        raise UnboundedError(error.args[0] if error.args else str(error)) from error
 
 
 class Extension(NamedTuple):
@@ -97,10 +106,8 @@ class Prefixes:
         relevance = total_of(reader.relevance(rows, pairs) for reader in self._readers)
         total = None
         if self._bounded and not complete:
-            try:
+            with _known_weights():
                 total = total_of(reader.total(rows) for reader in self._readers)
-            except RuleError as error:
-                raise UnboundedError(error.args[0] if error.args else str(error)) from error
         sizes = tuple(self._counts[length : length + (2 if pairs else 1)])
         fixed = self._fixed_after(length + len(sizes))
         for s, prefixes in batch.items():
@@ -139,7 +146,10 @@ class _Reader:
         route = between(network, low.node, high.node) - (set() if inside else {low.node})
         self._absolute = network.absolute(route) if bounded else None
         self._below = self._answerer.push_all(stops)
-        self._absolute_below = None if self._absolute is None else self._answerer.push_all(stops, self._absolute)
+        self._absolute_below: list[Pushed | None] | None = None
+        if self._absolute is not None:
+            with _known_weights():
+                self._absolute_below = self._answerer.push_all(stops, self._absolute)
         element = network.tape.nodes[network.tape.output].value.element_size()
         self.width = max(1, min(64, memory // (12 * widest(network, stops) * element)))
         self.cost = (1 + bounded) * route_flops(network, low, high) / model_flops(network)
