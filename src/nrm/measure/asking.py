@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeGuard
 
@@ -38,6 +38,9 @@ from nrm.questions.values import Layer, Partition, Set, Stack
 from nrm.rules import Network
 from nrm.search import Flows, Found, Request, Side, Walk, find_flows, find_walks, ordered
 
+Listener = Callable[[int, int | None], None]
+"""Is told how many parts of a long question are done, and of how many; stops the question by raising."""
+
 
 class Asking(ABC):
     """The questions of a measure, which has what they need."""
@@ -49,7 +52,7 @@ class Asking(ABC):
     _target: Target
     _labels: dict[str, Names]
     _memory: int
-    _show_progress: bool | None
+    _show_progress: bool | Listener | None
 
     @property
     @abstractmethod
@@ -344,7 +347,13 @@ def _is_steps(argument: Any) -> TypeGuard[Partition]:
     return isinstance(argument, Partition) and spans_steps(argument)
 
 
-def _progress(show: bool | None) -> Progress:
+def _progress(show: bool | Listener | None) -> Progress:
+    def tell(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
+        assert callable(show)
+        for done, chunk in enumerate(chunks):
+            show(done, total)
+            yield chunk
+
     def bar(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
         hidden = show is False or (show is None and total is not None and total < 2)
         delay = 0.0 if show else 2.0
@@ -352,4 +361,4 @@ def _progress(show: bool | None) -> Progress:
         with contextlib.closing(shown):
             yield from shown
 
-    return bar
+    return tell if callable(show) else bar

@@ -37,7 +37,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One line of ``R.layers``."""
+    """One line of ``R.layers``. ``bypassed`` says whether some walks pass the layer by, as inside a residual block."""
 
     name: str
     shape: tuple[int, ...]
@@ -45,6 +45,7 @@ class LayerRow:
     kind: str
     is_cut: bool
     mass: tuple[float, ...]
+    bypassed: bool = False
 
 
 class LayerTable(Sequence[LayerRow]):
@@ -86,7 +87,9 @@ def _masses(mass: tuple[float, ...]) -> str:
     return shown + (" ..." if len(mass) > 3 else "")
 
 
-def layer_table(network: Network, base: Base, cuts: dict[int, bool], samples: range) -> LayerTable:
+def layer_table(
+    network: Network, base: Base, cuts: dict[int, bool], bypassed: dict[int, bool], samples: range
+) -> LayerTable:
     """The facts of every tensor that relevance reaches, with the masses of some samples."""
     rows = []
     for node in network.tape.nodes:
@@ -100,7 +103,8 @@ def layer_table(network: Network, base: Base, cuts: dict[int, bool], samples: ra
             None if node.channel is None else node.channel - (node.sample is not None and node.sample < node.channel)
         )
         kind = getattr(node.op, "kind", "")
-        rows.append(LayerRow(node.name, node.layer_shape, channel, kind, cuts.get(node.index, False), mass))
+        flags = cuts.get(node.index, False), bypassed.get(node.index, False)
+        rows.append(LayerRow(node.name, node.layer_shape, channel, kind, flags[0], mass, flags[1]))
     return LayerTable(rows)
 
 

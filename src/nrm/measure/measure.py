@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import operator
+import os
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -15,6 +17,7 @@ from nrm.capture import capture as capture_model
 from nrm.errors import QuestionError
 from nrm.measure.check import Check, Moved, check_measure, compare_outputs
 from nrm.measure.difference import Difference
+from nrm.measure.asking import Listener
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.memory import memory_bound
@@ -43,7 +46,7 @@ def measure(
     normalize: bool | str = True,
     labels: Mapping[str, Any] | None = None,
     memory: str | int = "auto",
-    progress: bool | None = None,
+    progress: bool | Listener | None = None,
 ) -> Measure:
     """The normalized relevance measure of a model's prediction for these inputs.
 
@@ -56,7 +59,8 @@ def measure(
     is ``"ignore"`` or ``"input"``; ``zero`` says where the mass of columns without a sum goes. ``labels`` names the
     outputs and inputs wherever they are shown.
     ``memory`` bounds what answers may allocate (bytes, or text like "2 GiB"); ``progress`` shows a bar for long
-    questions (True: for all, False: for none).
+    questions (True: for all, False: for none); a function is called with how much is done and the total (or None),
+    again and again, and stops the question by raising.
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -104,7 +108,7 @@ class Measure(Weighing):
         *,
         labels: Mapping[str, Any] | None,
         memory: int,
-        progress: bool | None,
+        progress: bool | Listener | None,
         origin: Origin,
     ) -> None:
         self._network = network
@@ -236,7 +240,8 @@ class Measure(Weighing):
         """Name, shape, channel axis, kind, whether it is a cut, and mass of every layer."""
         self._origin.check_fresh()
         with plain_execution():
-            return layer_table(self._network, self.base, self._places.cut_flags(), self._samples)
+            flags = self._places.cut_flags(), self._places.bypassed()
+            return layer_table(self._network, self.base, *flags, self._samples)
 
     def sample(self, i: int) -> Self:
         """One sample's measure."""
@@ -258,6 +263,20 @@ class Measure(Weighing):
         if strict:
             result.speak(stacklevel=3)
         return result
+
+    def report(self, path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
+        """Everything about this prediction on one page: a file if there is a path, else shown by a notebook.
+
+        The page needs no network and no server. ``layers=`` chooses its columns (names, ``(name, "clusters")``,
+        partitions), ``nodes=`` how many blocks of each are shown, ``image=`` what is drawn under the heat maps,
+        ``flows=`` how many chains are listed, ``title=`` its title. A page is about one sample:
+        ``R.sample(0).report()``.
+        """
+        room = importlib.import_module("nrm.report")  # a later room: it asks measures, and is needed only here
+        made = room.Report(room.View(self, **options).whole())
+        if path is not None:
+            made.save(path)
+        return made
 
     def _moved(self) -> Moved | None:
         """The outputs against those in the model's own precision, where that is not the measure's."""

@@ -277,15 +277,20 @@ class Places:
     def cut_flags(self) -> dict[int, bool]:
         """For every tensor that relevance reaches: whether it is a cut by itself.
 
-        It is one if no walk begins after it, and no tensor before it is read after it.
+        It is one if no walk begins after it, and no walk passes it by.
         """
+        late = [n.index for n in self._tape.sources if n.index in self._base.arrivals]
+        begin = max([*late, *(i for i, _ in self._base.drains)], default=-1)
+        return {i: begin <= i and not bypassed for i, bypassed in self.bypassed().items()}
+
+    def bypassed(self) -> dict[int, bool]:
+        """For every tensor that relevance reaches: whether some tensor before it is read after it."""
         tape, live = self._tape, self._base.arrivals
-        late = [n.index for n in tape.sources if n.index in live] + [i for i, _ in self._base.drains]
-        begin, farthest, flags = max(late, default=-1), -1, {}
+        farthest, flags = -1, {}
         for node in tape.nodes:
             if node.index not in live:
                 continue
-            flags[node.index] = begin <= node.index and farthest <= node.index
+            flags[node.index] = farthest > node.index
             readers = [c for c in tape.consumers[node.index] if c in live and self._feeds(node.index, c)]
             farthest = max(farthest, *readers, -1)
         return flags

@@ -105,11 +105,13 @@ def read_flows(
     asked = [asked[i] for i in order]
     shares = [_numbers(R(p)).reshape(-1) for p in asked]
     tables = [
-        _whole(_numbers(R(p, q)).reshape(len(a), len(b)), a, b)
+        with_elsewhere(_numbers(R(p, q)).reshape(len(a), len(b)), a, b)
         for (p, q), (a, b) in zip(itertools.pairwise(asked), itertools.pairwise(shares), strict=True)
     ]
-    texts = [_texts(R, p, b, None if names is None else names[i]) for p, b, i in zip(asked, blocks, order, strict=True)]
-    heads = [(str(p.layer) if columns is None else columns[i], _what(p, b))
+    texts = [
+        name_blocks(R, p, b, None if names is None else names[i]) for p, b, i in zip(asked, blocks, order, strict=True)
+    ]
+    heads = [(str(p.layer) if columns is None else columns[i], count_blocks(p, b))
              for p, b, i in zip(asked, blocks, order, strict=True)]  # fmt: skip
     return make_flows(shares, tables, texts, heads, choice)
 
@@ -119,7 +121,7 @@ def _numbers(relevance: Any) -> Array:
     return values
 
 
-def _whole(table: Array, low: Array, high: Array) -> Array:
+def with_elsewhere(table: Array, low: Array, high: Array) -> Array:
     """The pair table with one more row and column for the walks that pass elsewhere."""
     total = np.zeros((len(low) + 1, len(high) + 1))
     total[:-1, :-1] = table
@@ -129,12 +131,13 @@ def _whole(table: Array, low: Array, high: Array) -> Array:
     return total
 
 
-def _what(partition: Partition, blocks: Blocks) -> str:
+def count_blocks(partition: Partition, blocks: Blocks) -> str:
+    """How many blocks of which kind there are, in words."""
     kind = {"axis": "slices"}.get(partition.kind, partition.kind)
     return f"{blocks.count} {kind.removesuffix('s') if blocks.count == 1 else kind}"
 
 
-def _texts(R: Measure, partition: Partition, blocks: Blocks, given: Any) -> list[str]:
+def name_blocks(R: Measure, partition: Partition, blocks: Blocks, given: Any) -> list[str]:
     """A name for every block: the user's, the measure's, or its index."""
     if given is not None:
         if isinstance(given, str) or len(given) != blocks.count:
@@ -163,7 +166,7 @@ def make_flows(
     """Columns and ribbons from the relevance of blocks, and pair tables with a last row and column for elsewhere."""
     columns, members = [], []
     for share, text, head in zip(shares, texts, heads, strict=True):
-        column, member = _column(share, text, head, choice)
+        column, member = choose_nodes(share, text, head, choice)
         columns.append(column)
         members.append(member)
     signed = [
@@ -179,7 +182,7 @@ def make_flows(
     return Flows(tuple(columns), tuple(ribbons))
 
 
-def _column(share: Array, text: list[str], head: tuple[str, str], choice: Choice) -> tuple[Column, Array]:
+def choose_nodes(share: Array, text: list[str], head: tuple[str, str], choice: Choice) -> tuple[Column, Array]:
     """A column, its strongest blocks first, and which node every block belongs to, elsewhere last."""
     size, elsewhere = np.abs(share), 1 - float(share.sum())
     total = float(size.sum()) + (abs(elsewhere) if abs(elsewhere) >= NOTED_REST else 0.0)
