@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from nrm._version import __version__
@@ -63,10 +64,10 @@ output = Layer("output")
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("compat", "methods", "plot", "testing"):
-        import importlib
-
+    if name in ("compat", "methods", "plot", "report", "testing"):
         return importlib.import_module(f"nrm.{name}")
+    if name == "explore":
+        return importlib.import_module("nrm.explorer").explore
     raise AttributeError(f"module 'nrm' has no attribute {name!r}")
 
 

@@ -1,0 +1,208 @@
+"""Which layers a view shows, in which blocks, and the nodes that their strongest blocks become.
+
+The nodes of a column are a partition of its layer as well: one group for each shown block, and one for the rest. So
+every number of a view is an answer of the measure to a question about these groups.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nrm.errors import QuestionError
+from nrm.measure.layers import LayerRow
+from nrm.plot.columns import Choice, Column, choose_nodes, count_blocks, name_blocks, untangle, with_elsewhere
+from nrm.plot.pictures import Array
+from nrm.questions.values import Layer, Partition, Set
+from nrm.report.pictures import drawn_input
+from nrm.search import cluster, coarsen
+from nrm.search.grouping import blocks_of, grouped_by
+
+if TYPE_CHECKING:
+    from nrm.measure import Measure
+
+COLUMNS = 6
+"""How many layers are shown unless they are chosen."""
+BY = ("channels", "positions", "heads", "clusters", "groups")
+"""How a layer can be divided: by what it has, by clusters of its positions, or by groups of channels (coarsened)."""
+
+
+class Pick(NamedTuple):
+    """A layer of a view by name, and how it is divided: one of :data:`BY`."""
+
+    layer: str
+    by: str
+
+
+class Shown(NamedTuple):
+    """A column of a view: the partition, the pick it came from, its nodes, and the groups of neurons they stand for.
+
+    ``numbers`` are the groups of the nodes; what passes elsewhere has none.
+    """
+
+    partition: Partition
+    pick: Pick
+    column: Column
+    groups: Partition
+    numbers: tuple[int | None, ...]
+
+    def event(self, node: int) -> Set | None:
+        """The neurons of a node; None for the walks that pass elsewhere."""
+        number = self.numbers[node]
+        return None if number is None else self.groups[number]
+
+
+def default_picks(R: Measure, columns: int = COLUMNS) -> list[Pick]:
+    """A handful of layers along the network that no walk passes by, each the last of its width; then the output.
+
+    Layers with rows and columns of positions are divided by clusters of them, sequences by positions, and everything
+    else by channels.
+    """
+    first, *later = R.layers
+    rows = [r for r in later if not r.bypassed and r.channel is not None and r.kind != "move"]
+    sequence = len(first.shape) == 2
+    ends = [r for r, next_ in zip(rows, [*rows[1:], None], strict=True) if next_ is None or _width(r) != _width(next_)]
+    inner = [r for r in (rows if sequence else ends) if r.name != rows[-1].name and _width(r) > 1]
+    places = np.linspace(0, len(inner) - 1, min(columns - 1 - sequence, len(inner))).round().astype(int)
+    picks = [Pick(inner[i].name, _usual(inner[i], sequence)) for i in dict.fromkeys(places.tolist())]
+    if sequence or not picks:
+        picks = [Pick(drawn_input(R).name, "positions" if sequence else "channels"), *picks]
+    return [*picks, Pick("output", "channels")]
+
+
+def _usual(row: LayerRow, sequence: bool) -> str:
+    """How a layer is divided unless that is chosen."""
+    if len(row.shape) == 3 and row.shape[1] * row.shape[2] > 4 and find_spec("sklearn") is not None:
+        return "clusters"
+    return "positions" if sequence and len(row.shape) == 2 else "channels"
+
+
+def _width(row: LayerRow) -> int:
+    return row.shape[row.channel or 0]
+
+
+def ways(R: Measure, row: LayerRow) -> list[str]:
+    """How a layer of ``R.layers`` can be divided."""
+    found = [] if row.channel is None else ["channels"]
+    if len(row.shape) > (row.channel is not None):
+        found.append("positions")
+    if "heads" in R[row.name].facts:
+        found.append("heads")
+    if "positions" in found and row.channel is not None:
+        found.append("clusters")
+    return [*found, "groups"] if row.channel is not None else found
+
+
+def read_picks(layers: Sequence[Any] | None, R: Measure) -> list[Pick | Partition]:
+    """The columns that a user asks for: names, ``(name, by)``, layers or partitions."""
+    if layers is None:
+        return list(default_picks(R))
+    found: list[Pick | Partition] = []
+    for layer in layers:
+        if isinstance(layer, Partition):
+            found.append(layer)
+            continue
+        name, by = (layer, "channels") if isinstance(layer, str | Layer) else layer
+        if by not in BY:
+            raise QuestionError("no such way to divide a layer", got=repr(by)[:80], expected=", ".join(BY))
+        found.append(Pick(name.name if isinstance(name, Layer) else name, by))
+    if len(found) < 2:
+        raise QuestionError("a view needs two layers", got=str(len(found)), expected="two or more layers")
+    return found
+
+
+def read_partitions(R: Measure, picks: Sequence[Pick | Partition], k: int) -> list[tuple[Pick, Partition]]:
+    """The partitions of some picks; coarsened groups are found together."""
+    grouped = [R[p.layer].channels for p in picks if isinstance(p, Pick) and p.by == "groups"]
+    coarse = iter(coarsen(R, *grouped, k=k) if grouped else ())
+    found = []
+    for pick in picks:
+        if isinstance(pick, Partition):
+            found.append((Pick(str(pick.layer), pick.kind), pick))
+        elif pick.by == "groups":
+            found.append((pick, next(coarse)))
+        elif pick.by == "clusters":
+            found.append((pick, cluster(R, pick.layer, k)))
+        else:
+            found.append((pick, getattr(R[pick.layer], pick.by)))
+    return found
+
+
+def read_columns(R: Measure, picks: Sequence[Pick | Partition], choice: Choice) -> list[Shown]:
+    """The columns from input to output, the strongest blocks of each as nodes."""
+    asked = read_partitions(R, picks, choice.nodes)
+    stops = R.plan(*(p for _, p in asked)).stops
+    if len(stops) < len(asked):
+        twice = next(stop for stop in stops if len(stop.blocks) > 1)
+        raise QuestionError("a layer is given twice", got=", ".join(b.text for b in twice.blocks))
+    return [_shown(R, *asked[stop.axes[0]], choice) for stop in reversed(stops)]
+
+
+def _shown(R: Measure, pick: Pick, partition: Partition, choice: Choice) -> Shown:
+    blocks = blocks_of(R, partition)
+    share: Array = R(partition)[0].double().cpu().numpy().reshape(-1)
+    texts = name_blocks(R, partition, blocks, None)
+    column, member = choose_nodes(share, texts, (str(partition.layer), count_blocks(partition, blocks)), choice)
+    inside = [i for i, node in enumerate(column.nodes) if node.kind != "elsewhere"]
+    members = member[:-1, inside]
+    labels = np.where(members.any(1), members.argmax(1) if inside else 0, -1)
+    groups = grouped_by(R, partition, blocks, torch.from_numpy(labels)[None])
+    numbers = tuple(i if node.kind != "elsewhere" else None for i, node in enumerate(column.nodes))
+    return Shown(partition, pick, column, groups, numbers)
+
+
+def questions(shown: Sequence[Shown]) -> list[tuple[Partition, Partition]]:
+    """What is asked for the ribbons: the nodes of every two neighbouring columns."""
+    return [(a.groups, b.groups) for a, b in itertools.pairwise(shown)]
+
+
+def read_tables(R: Measure, shown: Sequence[Shown]) -> Iterator[Array]:
+    """The joint relevances of the nodes of neighbouring columns, one table after the other; nodes as they are now."""
+    for (low, high), (a, b) in zip(questions(shown), itertools.pairwise(shown), strict=True):
+        table = R(low, high)[0].double().cpu().numpy()
+        table = with_elsewhere(table, *(R(g)[0].double().cpu().numpy() for g in (low, high)))
+        yield table[np.ix_(*([-1 if n is None else n for n in s.numbers] for s in (a, b)))]
+
+
+def arrange(shown: Sequence[Shown], tables: Sequence[Array]) -> tuple[list[Shown], list[Array]]:
+    """The same with nodes in an order that has few crossings."""
+    if not tables:
+        return list(shown), []
+    orders = untangle([np.abs(t) for t in tables], [sum(n.kind == "block" for n in s.column.nodes) for s in shown])
+    moved = []
+    for s, order in zip(shown, orders, strict=True):
+        column = s.column._replace(nodes=tuple(s.column.nodes[i] for i in order))
+        moved.append(s._replace(column=column, numbers=tuple(s.numbers[i] for i in order)))
+    pairs = itertools.pairwise(orders)
+    return moved, [table[np.ix_(low, high)] for table, (low, high) in zip(tables, pairs, strict=True)]
+
+
+def joint(R: Measure, free: Sequence[Partition | Layer], chosen: Sequence[tuple[Shown, int]]) -> Tensor:
+    """The joint relevance of chosen nodes, one of each column at most, with some free variables: ``(*axes)``.
+
+    What passes elsewhere is what is left without the layer's own.
+    """
+    events: list[Set] = []
+    avoided: list[Set] = []
+    for shown, node in chosen:
+        event = shown.event(node)
+        if event is None:
+            avoided.append(shown.partition.layer.all)
+        else:
+            events.append(event)
+    return _avoiding(R, free, events, avoided)
+
+
+def _avoiding(R: Measure, free: Sequence[Any], events: list[Set], avoided: list[Set]) -> Tensor:
+    if avoided:
+        first, *others = avoided
+        return _avoiding(R, free, events, others) - _avoiding(R, free, [*events, first], others)
+    if not free and not events:
+        return torch.tensor(1.0)
+    return R(*free, *events)[0]

@@ -1,0 +1,58 @@
+"""The certificate of a measure in plain words: what each number means, and whether it is fine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nrm.measure import Check
+from nrm.measure.check import PRECISION_RAISE, PRECISION_WARN, SINK_RAISE, SINK_WARN, VARIATION_WARN
+
+LEVELS = ("good", "care", "bad")
+
+
+def health(check: Check) -> dict[str, Any]:
+    """The certificate of one sample: a level, the verdict, and facts with a level, a name, a number and its meaning."""
+    level = "bad" if check.errors else "care" if check.cautions else "good"
+    return {"level": level, "verdict": check.verdict, "facts": [*_facts(check)], "notes": list(check.notes)}
+
+
+def _facts(check: Check) -> list[dict[str, str]]:
+    worst = max(check.variation, key=lambda k: check.variation[k][0], default=None)
+    variation = 1.0 if worst is None else check.variation[worst][0]
+    precision = check.precision[0]
+    cut = abs(check.mass[0] - 1) if check.cut_error is None else check.cut_error
+    facts = [
+        _fact("mass", _level(cut, 1e-3, PRECISION_RAISE), _percent(check.mass[0], 2),
+              f"Everything that flows in adds up to 100 %; no layer is off by more than {cut:.1g}."),
+        _fact("lost in sinks", _level(check.sink[0], SINK_WARN, SINK_RAISE), _percent(check.sink[0], 2),
+              "Relevance that arrived where nothing could be said to have caused it."),
+        _fact("total variation", _level(variation, VARIATION_WARN, float("inf")), f"{variation:.3g}",
+              "1 means that nothing cancels; more means that relevance for and against the output is weighed up"
+              + (f", most of all in {worst}." if worst and variation > 1.05 else ".")),
+        _fact("negative columns", "good", _percent(check.negative[1], 2),
+              f"{check.negative[0]} of {check.reached} neurons on the way have inputs that sum below zero, with this"
+              " share of the weight; their signs are turned. Harmless as long as the total variation is small."),
+        _fact("precision lost", _level(precision, PRECISION_WARN, PRECISION_RAISE), f"{precision:.1g}",
+              "How much of the relevance changes if every sum is rounded differently" + ("." if check.measured
+              else " (an estimate).")),
+    ]  # fmt: skip
+    if check.biases[0] or check.offsets[0]:
+        share = check.biases[0] + check.offsets[0]
+        text = "Not caused by this input, but by constants of the network; it is not in the heat map."
+        facts.append(_fact("in biases", "good", _percent(share, 1), text))
+    if check.moved is not None:
+        text = "How far the outputs moved against the model's own precision."
+        facts.append(_fact("outputs moved", "good", f"{check.moved[0]:.1g}", text))
+    return facts
+
+
+def _fact(name: str, level: str, number: str, text: str) -> dict[str, str]:
+    return {"name": name, "level": level, "number": number, "text": text}
+
+
+def _level(number: float, care: float, bad: float) -> str:
+    return "bad" if not number <= bad else "care" if number > care else "good"
+
+
+def _percent(share: float, digits: int) -> str:
+    return f"{100 * share:.{digits}f} %"

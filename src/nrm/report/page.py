@@ -1,0 +1,111 @@
+"""The page of a report and of the explorer: one front end, with its data and scripts inside or linked."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from nrm.plot.colors import ABOVE, BELOW
+from nrm.results import replacing
+
+STATIC = files("nrm.report") / "static"
+VENDOR = ("d3-array", "d3-path", "d3-shape", "d3-sankey")
+MODULES = ("numbers", "heat", "flow", "panels", "export", "server", "app")
+COLOURS = {"above": list(ABOVE), "below": list(BELOW)}
+ASSETS = ("style.css", *(f"{name}.js" for name in MODULES), *(f"vendor/{name}.min.js" for name in VENDOR))
+"""Every file that a linked page asks for."""
+
+
+def read_asset(name: str) -> str:
+    """The text of one of :data:`ASSETS`, or of the page itself."""
+    if name not in (*ASSETS, "page.html"):
+        raise KeyError(name)
+    return STATIC.joinpath(*name.split("/")).read_text(encoding="utf-8")
+
+
+@cache
+def bundle() -> str:
+    """The modules of the front end as one script: imports left out, as every name is unique."""
+    parts = [re.sub(r"^export (?=function|const)", "", read_asset(f"{name}.js"), flags=re.M) for name in MODULES]
+    own = "\n".join(re.sub(r"^import .*;$", "", part, flags=re.M) for part in parts)
+    return "\n".join([*(read_asset(f"vendor/{name}.min.js") for name in VENDOR), f"(() => {{\n{own}\n}})();"])
+
+
+def as_json(data: Any) -> str:
+    r"""Data as JSON that is safe inside a script element, whatever texts it holds.
+
+    >>> print(as_json({"name": "</script>"}))
+    {"name": "\u003c/script\u003e"}
+    """
+    text = json.dumps(data, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def whole_page(view: dict[str, Any]) -> str:
+    """A page that needs nothing else: the view, the scripts and the styles are inside, and nothing else may run."""
+    script, style = bundle(), read_asset("style.css")
+    policy = (
+        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return _fill(
+        policy=f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">',
+        style=f"<style>{style}</style>",
+        data=f'<script type="application/json" id="view">{as_json({**view, "colours": COLOURS})}</script>',
+        scripts=f"<script>{script}</script>",
+    )
+
+
+def linked_page() -> str:
+    """The page of the explorer, whose scripts and styles are files of the server."""
+    vendor = "".join(f'<script src="static/vendor/{name}.min.js"></script>' for name in VENDOR)
+    return _fill(
+        policy="", style='<link rel="stylesheet" href="static/style.css">', data="",
+        scripts=vendor + '<script type="module" src="static/app.js"></script>',
+    )  # fmt: skip
+
+
+def _fill(**parts: str) -> str:
+    page = read_asset("page.html")
+    return re.sub(r"<!--(policy|style|data|scripts)-->", lambda found: parts[found[1]], page)
+
+
+def _digest(text: str) -> str:
+    """A source of a content security policy that allows exactly this text."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+class Report:
+    """A view as a page. Notebooks show it; ``save(path)`` writes it as one file; ``view`` are its numbers."""
+
+    def __init__(self, view: dict[str, Any]) -> None:
+        self.view = view
+
+    @property
+    def html(self) -> str:
+        """The page."""
+        return whole_page(self.view)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page; the file is there as a whole or not at all."""
+        text = self.html
+        with replacing(path) as new:
+            new.write_text(text, encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.html, quote=True)
+        return (
+            '<iframe sandbox="allow-scripts allow-downloads" width="100%" height="980" style="border:0" '
+            f'srcdoc="{page}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        decision = self.view["decision"]
+        return f"report: {decision['name']} = {decision['value']:.4g}; save('report.html') writes it"

@@ -1,0 +1,115 @@
+"""What is explained as a picture or a text, heat maps over it, and both as plain data."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nrm.errors import QuestionError
+from nrm.plot.pictures import read_image
+from nrm.plot.words import read_pieces
+from nrm.questions.values import Layer, Partition
+
+if TYPE_CHECKING:
+    from nrm.measure import Measure
+
+SMALL = 112
+"""The longest side of the small maps of a view; the heat map of the decision keeps its own size."""
+
+
+class Canvas(NamedTuple):
+    """What relevance is drawn over: its kind, the free variable to ask for, and its shape.
+
+    ``kind`` is ``"image"`` (H, W), or ``"tokens"`` (T,).
+    """
+
+    layer: Layer
+    variable: Partition | Layer
+    kind: str
+    shape: tuple[int, ...]
+    picture: dict[str, Any]
+
+    def pack(self, relevance: Tensor, longest: int | None = SMALL) -> dict[str, Any]:
+        """A heat map: relevance over the canvas, as plain data."""
+        return pack_map(relevance.double().cpu().numpy().reshape(self.shape), longest if self.kind == "image" else None)
+
+
+def read_canvas(R: Measure, image: Any = None) -> Canvas:
+    """The input of a measure of one sample as something to draw over; ``image`` is drawn instead of the input."""
+    layer = drawn_input(R)
+    shape = tuple(R(layer.positions).shape[1:])
+    if image is not None or len(shape) >= 2:
+        return _image(R, layer, shape, image)
+    variable: Partition | Layer = layer.positions if shape else layer
+    shape = shape or (int(np.prod(R(layer).shape[1:])),)
+    names = R.labels.get(layer.name, ())
+    names = names[0] if names and isinstance(names[0], tuple) else names
+    texts = [str(n) for n in names] if len(names) == shape[0] else [str(i) for i in range(shape[0])]
+    pieces = [{"text": p.text, "space": p.space, "ends": p.ends} for p in read_pieces(texts)]
+    return Canvas(layer, variable, "tokens", shape, {"kind": "tokens", "tokens": pieces})
+
+
+def drawn_input(R: Measure) -> Layer:
+    """The user's input, the first of several."""
+    try:
+        return R.input
+    except QuestionError:
+        return next(iter(R.inputs))
+
+
+def _image(R: Measure, layer: Layer, shape: tuple[int, ...], image: Any) -> Canvas:
+    values = R.values(layer)[0] if image is None else image
+    if image is None and len(shape) == 2 and values.ndim == 3 and values.shape[0] not in (1, 3):
+        values = values.mean(0)  # more channels than colours: their mean, in grey
+    pixels = (read_image(values) * 255).round().astype(np.uint8)
+    height, width = pixels.shape[:2]
+    variable: Partition | Layer = layer.positions if len(shape) == 2 else layer
+    count = int(np.prod(R(variable).shape[1:]))
+    shape = shape if len(shape) == 2 else (height, width)
+    if count != int(np.prod(shape)):
+        raise QuestionError(
+            "the picture does not fit the input", got=f"{height} x {width} pixels, {count} inputs",
+            expected="as many pixels as inputs", hint="image= is a picture of the input of the measure",
+        )  # fmt: skip
+    picture = {"kind": "image", "shape": list(pixels.shape), "data": base64.b64encode(pixels.tobytes()).decode()}
+    return Canvas(layer, variable, "image", shape, picture)
+
+
+def pack_map(values: npt.NDArray[np.float64], longest: int | None) -> dict[str, Any]:
+    """Relevance in 8 bits: ``limit`` is the largest absolute value, ``total`` the sum.
+
+    A map with a longer side is summed over cells.
+
+    >>> packed = pack_map(np.array([[0.5, -1.0], [0.0, 0.25]]), None)
+    >>> packed["limit"], packed["total"], list(np.frombuffer(base64.b64decode(packed["data"]), np.int8))
+    (1.0, -0.25, [64, -127, 0, 32])
+    """
+    total = float(values.sum())
+    if longest is not None and max(values.shape) > longest:
+        step = -(-max(values.shape) // longest)
+        padded = np.pad(values, [(0, -n % step) for n in values.shape])
+        values = padded.reshape(*(m for n in padded.shape for m in (n // step, step))).sum((1, 3))
+    limit = float(np.abs(values).max(initial=0.0))
+    small = np.round(values / (limit or 1.0) * 127).astype(np.int8)
+    return {
+        "shape": list(small.shape),
+        "limit": limit,
+        "total": total,
+        "data": base64.b64encode(small.tobytes()).decode(),
+    }
+
+
+def unpack_map(packed: dict[str, Any]) -> Tensor:
+    """The relevances of a packed map, up to its 8 bits.
+
+    >>> unpack_map(pack_map(np.array([0.5, -1.0]), None)).tolist()
+    [0.5039370059967041, -1.0]
+    """
+    small = np.frombuffer(base64.b64decode(packed["data"]), np.int8).reshape(packed["shape"])
+    values: Tensor = torch.from_numpy(small.astype(np.float32)) / 127 * packed["limit"]
+    return values

@@ -1,0 +1,120 @@
+// The network as columns of nodes that add up to 100 %, with ribbons for joint relevances.
+import { nodeText, percent } from "./numbers.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const NODE = 11, TOP = 46, GAP = 9;
+
+function svg(tag, attributes = {}, text) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// Places by d3-sankey: nodes have the heights of the view, ribbons take their share of both ends.
+export function layOut(covered, width, height) {
+  const nodes = [], links = [];
+  covered.columns.forEach((column, c) => column.nodes.forEach((node, n) =>
+    nodes.push({ id: `${c}:${n}`, column: c, place: n, node, fixedValue: Math.max(node.height, 1e-6) })));
+  covered.tables.forEach((table, c) => table.forEach((row, a) => row.forEach((share, b) => {
+    if (share !== 0) links.push({ source: `${c}:${a}`, target: `${c + 1}:${b}`, share, value: Math.abs(share) });
+  })));
+  const last = covered.columns.length - 1;
+  const graph = d3.sankey().nodeId((d) => d.id).nodeAlign((d) => d.column).nodeSort(null).linkSort(null)
+    .nodeWidth(NODE).nodePadding(GAP + 6).iterations(8)
+    .extent([[4, TOP], [width - 96, height - 8]])({ nodes, links });
+  const room = (width - 96 - 4 - NODE) / Math.max(1, last);
+  for (const node of graph.nodes) [node.x0, node.x1] = [4 + node.column * room, 4 + node.column * room + NODE];
+  for (const side of ["source", "target"]) {
+    const other = side === "source" ? "target" : "source";
+    for (const node of graph.nodes) {
+      const own = graph.links.filter((l) => l[side] === node).sort((l, m) => l[other].y0 - m[other].y0);
+      const total = own.reduce((sum, l) => sum + l.value, 0);
+      let y = node.y0;
+      for (const link of own) {
+        const size = total ? ((node.y1 - node.y0) * link.value) / total : 0;
+        link[side === "source" ? "left" : "right"] = [y, y + size];
+        y += size;
+      }
+    }
+  }
+  return graph;
+}
+
+function ribbonPath(link) {
+  const [x0, x1] = [link.source.x1, link.target.x0];
+  const middle = (x0 + x1) / 2;
+  const [[a, b], [c, d]] = [link.left, link.right];
+  return `M${x0},${a}C${middle},${a} ${middle},${c} ${x1},${c}L${x1},${d}C${middle},${d} ${middle},${b} ${x0},${b}Z`;
+}
+
+function kindOf(link) {
+  const plain = [link.source, link.target].every((end) => end.node.kind === "block");
+  return `ribbon ${link.share < 0 ? "against" : "for"}${plain ? "" : " vague"}`;
+}
+
+function clip(text, letters) {
+  return text.length > letters ? `${text.slice(0, letters - 1)}…` : text;
+}
+
+// Draws into `box`; `chosen` holds "column:node" of the view, `act` is told what was clicked.
+export function drawNetwork(box, covered, chosen, act) {
+  const width = Math.max(560, box.clientWidth || 860);
+  const most = Math.max(...covered.columns.map((c) => c.nodes.length));
+  const height = Math.max(360, TOP + most * 38);
+  const graph = layOut(covered, width, height);
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "flow of relevance" });
+  const isChosen = (end) => end.node.members.length === 1 && chosen.has(`${end.column}:${end.node.members[0]}`);
+  const any = chosen.size > 0;
+  const room = graph.nodes.length ? (width - 96) / Math.max(1, covered.columns.length - 1) : width;
+
+  const ribbons = svg("g", { class: "ribbons" });
+  for (const link of [...graph.links].sort((a, b) => b.value - a.value)) {
+    if (Math.max(link.left[1] - link.left[0], link.right[1] - link.right[0]) < 0.35) continue;
+    const ends = [link.source, link.target];
+    const on = any && ends.every(isChosen);
+    const path = svg("path", { d: ribbonPath(link), class: kindOf(link) + (on ? " on" : any ? " dim" : "") });
+    path.append(svg("title", {}, `${ends.map((e) => nodeText(covered.columns[e.column], e.node)).join(" & ")}: ${percent(link.share)}`));
+    const single = ends.every((e) => e.node.members.length === 1);
+    if (single) {
+      path.dataset.ribbon = ends.map((e) => `${e.column}:${e.node.members[0]}`).join(" ");
+      path.addEventListener("click", () => act.ribbon(ends.map((e) => [e.column, e.node.members[0]])));
+    }
+    ribbons.append(path);
+  }
+  picture.append(ribbons);
+
+  covered.columns.forEach((column, c) => {
+    const last = c === covered.columns.length - 1;
+    const x = (graph.nodes.find((n) => n.column === c)?.x0 ?? 0);
+    const letters = Math.floor((last ? 96 : room - 14) / 6.6);
+    const head = svg("text", { x, y: 16, class: "head" }, clip(column.name, letters));
+    head.append(svg("title", {}, column.name));
+    picture.append(head, svg("text", { x, y: 32, class: "subhead" }, clip(column.what, letters)));
+  });
+
+  for (const place of graph.nodes) {
+    const column = covered.columns[place.column], node = place.node;
+    const on = isChosen(place);
+    const text = nodeText(column, node);
+    const group = svg("g", {
+      class: `node ${node.kind} ${node.share < 0 ? "against" : "for"}${on ? " on" : any ? " dim" : ""}`,
+      tabindex: 0, role: "button", "aria-pressed": on, "aria-label": `${column.name}, ${text}, ${percent(node.share)}`,
+    });
+    group.dataset.node = `${place.column}:${node.members.length === 1 ? node.members[0] : "rest"}`;
+    const tall = Math.max(1.5, place.y1 - place.y0), middle = (place.y0 + place.y1) / 2;
+    group.append(svg("rect", { x: place.x0, y: place.y0, width: NODE, height: tall, rx: 2 }));
+    const line = svg("text", { x: place.x1 + 5, y: middle });
+    line.append(svg("tspan", { class: "name" }, clip(text, 13)), svg("tspan", { class: "share", dx: 5 }, percent(node.share)));
+    group.append(line, svg("title", {}, `${column.name} · ${text}: ${percent(node.share)}`));
+    const pick = () => node.members.length === 1 && act.node(place.column, node.members[0]);
+    group.addEventListener("click", pick);
+    group.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(); }
+      if (event.key.startsWith("Arrow")) { event.preventDefault(); act.move(group.dataset.node, event.key, covered); }
+    });
+    picture.append(group);
+  }
+  box.replaceChildren(picture);
+  return graph;
+}

@@ -1,0 +1,107 @@
+// The panels beside the picture: decision, selection, chains, layers, trust.
+import { drawPicture } from "./heat.js";
+import { el, nodeText, percent, readMap } from "./numbers.js";
+
+export function drawDecision(box, view) {
+  const d = view.decision;
+  const named = d.alternatives.find((a) => a.index === d.index);
+  const predicted = d.alternatives[0];
+  const parts = [el("strong", {}, named ? named.name : d.name)];
+  parts.push(el("span", { class: "muted" }, named ? `${percent(named.probability, 1)} · value ${d.value.toPrecision(4)}` : `value ${d.value.toPrecision(4)}`));
+  if (named && predicted.index !== d.index) parts.push(el("span", { class: "muted" }, `(predicted: ${predicted.name})`));
+  box.replaceChildren(...parts);
+}
+
+export function drawAlternatives(box, view, choose) {
+  const d = view.decision;
+  const rows = d.alternatives.map((a) => {
+    const bar = el("span", { class: "fill" });
+    bar.style.width = `${Math.max(0.5, a.probability * 100)}%`;
+    const row = el(choose ? "button" : "div", { class: `alternative${a.index === d.index ? " on" : ""}`, type: choose ? "button" : null,
+      title: choose ? "explain this output" : null, "data-class": a.index, onclick: () => choose && choose(a.index) },
+    bar, el("span", { class: "name" }, a.name), el("span", {}, percent(a.probability, 1)));
+    return row;
+  });
+  const note = d.sign ? [el("p", { class: "note" }, d.sign)] : [];
+  box.replaceChildren(...(rows.length ? [el("h2", {}, "What else it could be")] : []), ...rows, ...note);
+}
+
+function chainText(view, nodes) {
+  return nodes.map(([c, n]) => `${view.columns[c].name} ${nodeText(view.columns[c], view.columns[c].nodes[n])}`);
+}
+
+export function drawSelection(box, view, selection) {
+  if (!selection) {
+    const shown = view.heat.total;
+    box.replaceChildren(el("p", {}, el("b", {}, percent(shown)), " of the decision is in this picture",
+      Math.abs(1 - shown) > 0.0005 ? `; ${percent(1 - shown)} came from elsewhere (biases, other inputs, sinks).` : "."));
+    return;
+  }
+  const parts = [el("p", {}, el("b", { id: "share" }, selection.share === null ? "…" : percent(selection.share)), " of the decision flowed through")];
+  parts.push(el("ul", {}, ...chainText(view, selection.nodes).map((text) => el("li", {}, text))));
+  for (const given of selection.given ?? []) {
+    const [name] = chainText(view, [[given.column, given.node]]);
+    parts.push(el("p", { class: "given" }, el("b", {}, percent(given.share)), ` of what passes through ${name}`));
+  }
+  if (selection.near) parts.push(...selection.near.map((side) => el("div", { class: "near" }, el("span", { class: "muted" }, side.title),
+    ...side.entries.map((e) => el("span", {}, `${e.text} `, el("b", {}, percent(e.share)))))));
+  if (selection.note) parts.push(el("p", { class: "note" }, selection.note));
+  box.replaceChildren(...parts);
+}
+
+// Given one node: the shares of the nodes of the columns beside it.
+export function nearShares(view, column, node) {
+  const whole = view.columns[column].nodes[node].share;
+  const side = (other, entries, title) => ({ title, entries: entries
+    .map((share, n) => ({ text: nodeText(view.columns[other], view.columns[other].nodes[n]), share: whole ? share / whole : 0 }))
+    .sort((a, b) => Math.abs(b.share) - Math.abs(a.share)).slice(0, 3) });
+  const sides = [];
+  if (column > 0) sides.push(side(column - 1, view.tables[column - 1].map((row) => row[node]), `given this, from ${view.columns[column - 1].name}:`));
+  if (column < view.columns.length - 1) sides.push(side(column + 1, view.tables[column][node], `given this, to ${view.columns[column + 1].name}:`));
+  return sides;
+}
+
+export function drawFlows(box, view, colour, choose) {
+  box.replaceChildren(...view.flows.map((flow, i) => {
+    const card = el("button", { class: "flow", type: "button", "data-flow": i, onclick: () => choose(flow) },
+      el("div", { class: "thumb" }, drawPicture(view.picture, readMap(flow.map), colour, 0.85, percent)),
+      el("div", { class: "words" }, el("b", {}, percent(flow.share)), ...chainText(view, flow.nodes).map((text) => el("span", {}, text))));
+    return card;
+  }));
+}
+
+export function drawLayers(box, view) {
+  const shown = new Set((view.columns ?? []).map((c) => c.name));
+  box.replaceChildren(...view.layers.map((layer) => {
+    const fill = el("span", { class: layer.mass < 0 ? "fill against" : "fill" });
+    fill.style.width = `${Math.min(100, Math.abs(layer.mass) * 100)}%`;
+    return el("div", { class: `layer${shown.has(layer.name) ? " on" : ""}`, title: `${layer.name} (${layer.kind}): ${percent(layer.mass)} of the relevance passes here` },
+      el("span", { class: "name" }, layer.name), el("span", { class: "muted" }, layer.shape.join("×") || "1"),
+      el("span", { class: "track" }, fill), el("span", { class: "number" }, percent(layer.mass, 1)));
+  }));
+}
+
+const MARKS = { good: "✓", care: "!", bad: "✕" };
+
+export function drawHealth(box, view) {
+  const h = view.health;
+  if (!h) { box.replaceChildren(el("p", { class: "muted" }, "being measured …")); return; }
+  box.replaceChildren(el("p", { class: `verdict ${h.level}` }, el("span", { class: "mark" }, MARKS[h.level]), h.verdict),
+    ...h.facts.map((f) => el("div", { class: `fact ${f.level}` }, el("span", { class: "mark" }, MARKS[f.level]),
+      el("span", {}, el("b", {}, `${f.name}: ${f.number}`), el("span", { class: "muted" }, ` ${f.text}`)))),
+    ...h.notes.map((n) => el("p", { class: "note" }, n)));
+}
+
+export function drawComparison(box, view, colour, strength) {
+  const c = view.comparison;
+  box.hidden = !c;
+  if (!c) return;
+  const figure = (map, text) => el("figure", {}, drawPicture(view.picture, readMap(map), colour, strength, percent), el("figcaption", {}, text));
+  const rows = view.columns ? view.columns.flatMap((column, i) => column.nodes.map((node, n) => ({
+    text: `${column.name} ${nodeText(column, node)}`, one: node.share, two: c.shares[i][n] }))) : [];
+  rows.sort((a, b) => Math.abs(b.one - b.two) - Math.abs(a.one - a.two));
+  box.replaceChildren(el("h2", {}, `${c.names[0]} or ${c.names[1]}?`),
+    el("div", { class: "figures" }, figure(view.heat, c.names[0]), figure(c.heat, c.names[1]), figure(c.difference, `${c.names[0]} − ${c.names[1]}`)),
+    el("table", {}, el("thead", {}, el("tr", {}, ...["node", ...c.names].map((t) => el("th", {}, t)))),
+      el("tbody", {}, ...rows.slice(0, 8).map((r) => el("tr", {}, el("td", {}, r.text), el("td", {}, percent(r.one)), el("td", {}, percent(r.two)))))));
+}
