@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from nrm.capture import Tape, plain_execution
 from nrm.capture import capture as capture_model
 from nrm.errors import QuestionError
+from nrm.measure.asking import Listener
 from nrm.measure.check import Check, Moved, check_measure, compare_outputs
 from nrm.measure.difference import Difference
-from nrm.measure.asking import Listener
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.memory import memory_bound

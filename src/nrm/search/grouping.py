@@ -19,6 +19,7 @@ from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
 from nrm.questions.frame import Blocks
 from nrm.questions.plan import Plan
+from nrm.questions.tracked import TrackedPlan
 from nrm.questions.values import Layer, Partition, Set
 from nrm.search.found import read_count
 
@@ -39,7 +40,7 @@ class Asked(Protocol):
 
     def __len__(self) -> int: ...
 
-    def plan(self, *arguments: Layer | Set | Partition) -> Plan: ...
+    def plan(self, *arguments: Layer | Set | Partition) -> Plan | TrackedPlan: ...
 
     def values(self, layer: Layer | str) -> Tensor: ...
 

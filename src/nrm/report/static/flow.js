@@ -66,14 +66,17 @@ export function drawNetwork(box, covered, chosen, act) {
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "flow of relevance" });
   const isChosen = (end) => end.node.members.length === 1 && chosen.has(`${end.column}:${end.node.members[0]}`);
   const any = chosen.size > 0;
+  const columns = new Set([...chosen].map((id) => Number(id.split(":")[0])));
+  // Between two chosen nodes, from a chosen node to a column without one, or none of both.
+  const markOf = (ends) => ends.every(isChosen) ? " on"
+    : ends.some((end, k) => isChosen(end) && !columns.has(ends[1 - k].column)) ? " near" : " dim";
   const room = graph.nodes.length ? (width - 96) / Math.max(1, covered.columns.length - 1) : width;
 
   const ribbons = svg("g", { class: "ribbons" });
   for (const link of [...graph.links].sort((a, b) => b.value - a.value)) {
     if (Math.max(link.left[1] - link.left[0], link.right[1] - link.right[0]) < 0.35) continue;
     const ends = [link.source, link.target];
-    const on = any && ends.every(isChosen);
-    const path = svg("path", { d: ribbonPath(link), class: kindOf(link) + (on ? " on" : any ? " dim" : "") });
+    const path = svg("path", { d: ribbonPath(link), class: kindOf(link) + (any ? markOf(ends) : "") });
     path.append(svg("title", {}, `${ends.map((e) => nodeText(covered.columns[e.column], e.node)).join(" & ")}: ${percent(link.share)}`));
     const single = ends.every((e) => e.node.members.length === 1);
     if (single) {
@@ -103,7 +106,9 @@ export function drawNetwork(box, covered, chosen, act) {
     });
     group.dataset.node = `${place.column}:${node.members.length === 1 ? node.members[0] : "rest"}`;
     const tall = Math.max(1.5, place.y1 - place.y0), middle = (place.y0 + place.y1) / 2;
-    group.append(svg("rect", { x: place.x0, y: place.y0, width: NODE, height: tall, rx: 2 }));
+    const letters = Math.min(text.length, 13) + percent(node.share).length + 1;
+    group.append(svg("rect", { class: "hit", x: place.x0, y: middle - 8, width: NODE + 8 + 6.4 * letters, height: 16 }),
+      svg("rect", { class: "body", x: place.x0, y: place.y0, width: NODE, height: tall, rx: 2 }));
     const line = svg("text", { x: place.x1 + 5, y: middle });
     line.append(svg("tspan", { class: "name" }, clip(text, 13)), svg("tspan", { class: "share", dx: 5 }, percent(node.share)));
     group.append(line, svg("title", {}, `${column.name} · ${text}: ${percent(node.share)}`));

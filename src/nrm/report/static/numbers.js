@@ -21,7 +21,7 @@ export function fullColour(values) {
 
 export function percent(share, digits) {
   const size = Math.abs(share) * 100;
-  const places = digits ?? (size >= 99.95 || size === 0 ? 0 : size >= 10 ? 1 : size >= 0.1 ? 2 : 0);
+  const places = digits ?? (size === 0 || Math.abs(size - 100) < 0.05 ? 0 : size >= 10 ? 1 : size >= 0.1 ? 2 : 0);
   const text = size > 0 && size < 0.1 && digits === undefined ? size.toPrecision(2) : size.toFixed(places);
   return `${share < 0 ? "\u2212" : ""}${text} %`;
 }

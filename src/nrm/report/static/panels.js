@@ -97,7 +97,7 @@ export function drawComparison(box, view, colour, strength) {
   box.hidden = !c;
   if (!c) return;
   const figure = (map, text) => el("figure", {}, drawPicture(view.picture, readMap(map), colour, strength, percent), el("figcaption", {}, text));
-  const rows = view.columns ? view.columns.flatMap((column, i) => column.nodes.map((node, n) => ({
+  const rows = view.columns ? view.columns.slice(0, -1).flatMap((column, i) => column.nodes.map((node, n) => ({
     text: `${column.name} ${nodeText(column, node)}`, one: node.share, two: c.shares[i][n] }))) : [];
   rows.sort((a, b) => Math.abs(b.one - b.two) - Math.abs(a.one - a.two));
   box.replaceChildren(el("h2", {}, `${c.names[0]} or ${c.names[1]}?`),

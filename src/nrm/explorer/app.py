@@ -1,0 +1,158 @@
+"""The explorer's server: a page, its files, and a few questions. Only this machine may ask, and only with the token."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from nrm.errors import NrmError, QuestionError
+from nrm.explorer.items import MOST_BYTES
+from nrm.explorer.session import Session
+from nrm.extras import extra
+from nrm.report.page import ASSETS, linked_page, read_asset
+
+with extra("web", "nrm.explore"):
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.datastructures import Headers, MutableHeaders, QueryParams
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, JSONResponse, Response
+    from starlette.routing import Route
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+MOST_QUESTION = 64 * 2**10
+TYPES = {"css": "text/css", "js": "text/javascript"}
+
+Message = MutableMapping[str, Any]
+
+
+class Gate:
+    """Lets in what comes from the page itself: the right host, no foreign origin, and the token.
+
+    The files of the front end hold nothing secret and need no token. Every answer carries the security headers.
+    """
+
+    def __init__(self, app: Any, hosts: frozenset[str], token: str) -> None:
+        self._app, self._hosts, self._token = app, hosts, token.encode()
+
+    async def __call__(
+        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        """Answers a request, or refuses it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        refusal = self._refusal(scope) if scope["type"] == "http" else "only http is spoken here"
+        await (self._app if refusal is None else _error(refusal, 403))(scope, receive, guarded)
+
+    def _refusal(self, scope: Message) -> str | None:
+        headers = Headers(scope=scope)
+        if headers.get("host", "") not in self._hosts:
+            return "this host is not served"
+        origin = headers.get("origin")
+        if origin is not None and origin not in {f"http://{host}" for host in self._hosts}:
+            return "requests of other pages are not answered"
+        if scope["path"].startswith("/static/"):
+            return None
+        given = headers.get("x-token") or QueryParams(scope["query_string"]).get("token", "")
+        return None if secrets.compare_digest(given.encode(), self._token) else "the token is missing or wrong"
+
+
+def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
+    """The application, with its gate around it."""
+
+    async def page(request: Request) -> Response:
+        return HTMLResponse(linked_page())
+
+    async def asset(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in ASSETS:
+            return _error("there is no such file", 404)
+        return Response(read_asset(name), media_type=TYPES[name.rpartition(".")[2]])
+
+    async def items(request: Request) -> Response:
+        return JSONResponse({"items": session.items.listed(), "classes": session.classes, "upload": True})
+
+    async def upload(request: Request) -> Response:
+        content = await _body(request, MOST_BYTES)
+        item = await run_in_threadpool(session.items.upload, request.query_params.get("name", "image"), content)
+        return JSONResponse({"id": item.id, "name": item.name})
+
+    async def view(request: Request) -> Response:
+        return JSONResponse({"job": session.view(await _question(request)).id})
+
+    async def selection(request: Request) -> Response:
+        return JSONResponse({"job": session.selection(await _question(request)).id})
+
+    async def news(request: Request) -> Response:
+        since = request.query_params.get("since", "0")
+        job = session.worker[request.path_params["id"]]
+        return JSONResponse(job.news(int(since) if since.isdecimal() else 0))
+
+    async def cancel(request: Request) -> Response:
+        session.worker[request.path_params["id"]].cancel()
+        return JSONResponse({})
+
+    async def complain(request: Request, error: Exception) -> Response:
+        status = 413 if isinstance(error, _TooLargeError) else 400
+        return _error(str(error), status)
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        return _error("there is nothing here", 404)
+
+    routes = [
+        Route("/", page), Route("/static/{name:path}", asset), Route("/api/items", items),
+        Route("/api/items", upload, methods=["POST"]), Route("/api/views", view, methods=["POST"]),
+        Route("/api/selections", selection, methods=["POST"]), Route("/api/jobs/{id}", news),
+        Route("/api/jobs/{id}/cancel", cancel, methods=["POST"]),
+    ]  # fmt: skip
+    handlers: Any = {NrmError: complain, KeyError: unknown, 404: unknown, 405: unknown}
+    return Gate(Starlette(routes=routes, exception_handlers=handlers), hosts, token)
+
+
+class _TooLargeError(NrmError):
+    """More was sent than is taken."""
+
+
+def _error(text: str, status: int) -> Response:
+    return JSONResponse({"error": text}, status)
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """The body of a request, which is not read beyond its bound."""
+    said = request.headers.get("content-length", "0")
+    if said.isdecimal() and int(said) > most:
+        raise _TooLargeError("this is too large", expected=f"at most {most >> 10} KiB")
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > most:
+            raise _TooLargeError("this is too large", expected=f"at most {most >> 10} KiB")
+    return bytes(content)
+
+
+async def _question(request: Request) -> dict[str, Any]:
+    try:
+        read = json.loads(await _body(request, MOST_QUESTION))
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict):
+        raise QuestionError("not a question", expected="a JSON object")
+    return read

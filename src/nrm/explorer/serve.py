@@ -1,0 +1,113 @@
+"""Starting and ending the explorer."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+import webbrowser
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from nrm.errors import NrmError
+from nrm.explorer.app import make_app
+from nrm.explorer.items import Items
+from nrm.explorer.session import Session
+from nrm.extras import extra
+
+HOST = "127.0.0.1"
+
+
+class Explorer:
+    """A running explorer: ``url`` is its address with the token, ``close()`` ends it."""
+
+    def __init__(self, session: Session, port: int | None) -> None:
+        with extra("web", "nrm.explore"):
+            import uvicorn
+        self._session = session
+        self._socket = _listen(port)
+        token = secrets.token_urlsafe(24)
+        place = f"{HOST}:{self._socket.getsockname()[1]}"
+        hosts = frozenset({place, f"localhost:{self._socket.getsockname()[1]}"})
+        self.url = f"http://{place}/?token={token}"
+        app = make_app(session, token, hosts)
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+        serve = self._server.run
+        self._thread = threading.Thread(target=lambda: serve(sockets=[self._socket]), name="nrm-server", daemon=True)
+        self._thread.start()
+        while not self._server.started and self._thread.is_alive():
+            time.sleep(0.01)
+
+    def wait(self) -> None:
+        """Returns when the explorer is closed, or by Ctrl-C."""
+        try:
+            while self._thread.is_alive():
+                self._thread.join(0.5)
+        except KeyboardInterrupt:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the server and everything that is being computed."""
+        self._server.should_exit = True
+        self._thread.join(timeout=10)
+        self._session.worker.close()
+        self._socket.close()
+
+    def __enter__(self) -> Explorer:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"explorer at {self.url}"
+
+
+def _listen(port: int | None) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port or 0))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise NrmError(
+            "the port cannot be used",
+            where="nrm.explore",
+            got=f"port={port}: {error}",
+            hint="port=None takes a free one",
+        ) from error
+    return listening
+
+
+def explore(
+    model: nn.Module,
+    data: Any = None,
+    *,
+    transform: Callable[[Any], Any] | None = None,
+    labels: Any = None,
+    port: int | None = None,
+    open: bool = True,
+    block: bool = True,
+    **options: Any,
+) -> Explorer:
+    """Serves a page on this machine on which the decisions of a model can be looked at and asked about.
+
+    ``data`` is a folder of images, a tensor with samples first, a list or a data set; more images can be dropped on the
+    page. ``transform`` turns a PIL image into the model's input (without one: RGB from 0 to 1, in its own size);
+    ``labels`` are the names of the classes, or names by layer as in :func:`nrm.measure`, which gets the ``options``
+    (``rules``, ``bias``, ...). ``port=None`` takes a free port, ``open`` opens a browser. With ``block=False`` the
+    explorer runs beside the caller, for notebooks, until its ``close()``.
+
+    Only programs of this machine that know the token of the address can ask, and nothing that they send is run.
+    """
+    session = Session(model, Items(data, transform), labels, options)
+    explorer = Explorer(session, port)
+    print(f"{explorer}\n" + ("Ctrl-C ends it" if block else "explorer.close() ends it"))
+    if open:
+        webbrowser.open(explorer.url)
+    if block:
+        explorer.wait()
+    return explorer

@@ -1,0 +1,316 @@
+"""The explorer's server: what it answers, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nrm
+from nrm.report.page import ASSETS
+from report import subjects
+
+pytest.importorskip("starlette")
+Image = pytest.importorskip("PIL.Image")
+
+TestClient = pytest.importorskip("starlette.testclient", exc_type=ImportError).TestClient
+
+from nrm.explorer import items as limits  # noqa: E402
+from nrm.explorer.app import make_app  # noqa: E402
+from nrm.explorer.items import Items  # noqa: E402
+from nrm.explorer.session import Session  # noqa: E402
+from nrm.explorer.worker import CancelledError, Job, Worker  # noqa: E402
+
+HOST, TOKEN = "127.0.0.1:4000", "a-token"
+OPTIONS = {"rules": "epsilon-plus", "bias": "input"}
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    data = torch.cat([subjects.image(seed) for seed in range(3)])
+    made = Session(subjects.small(), Items(data), subjects.CLASSES, OPTIONS)
+    yield made
+    made.worker.close()
+
+
+@pytest.fixture
+def client(session: Session) -> Iterator[TestClient]:
+    app = make_app(session, TOKEN, frozenset({HOST}))
+    with TestClient(app, base_url=f"http://{HOST}", headers={"X-Token": TOKEN}) as made:
+        yield made
+
+
+def picture(width: int = 12, height: int = 12, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), (200, 40, 90)).save(file, kind)
+    return file.getvalue()
+
+
+def finished(client: TestClient, job: str) -> dict[str, Any]:
+    for _ in range(600):
+        news = client.get(f"/api/jobs/{job}").json()
+        if news["state"] not in ("waiting", "running"):
+            return news
+        time.sleep(0.02)
+    raise AssertionError("the job does not end")
+
+
+def test_a_view_comes_in_parts_and_has_the_numbers_of_the_measure(client: TestClient) -> None:
+    question = {"item": "1", "target": 2, "layers": [["pool#0", "channels"], ["output", "channels"]], "nodes": 3}
+    job = client.post("/api/views", json=question).json()["job"]
+    news = finished(client, job)
+    assert news["state"] == "done", news["error"]
+    view = {name: value for part in news["parts"] for name, value in part.items()}
+    R = nrm.measure(subjects.small(), subjects.image(1), target=2, **OPTIONS)
+    assert view["decision"]["value"] == pytest.approx(float(R.value[0]), rel=1e-5)
+    shares = R(R["pool#0"].channels)[0]
+    for node in view["columns"][0]["nodes"]:
+        if node["kind"] == "block":
+            assert node["share"] == pytest.approx(float(shares[node["block"]]), abs=1e-6)
+    assert view["health"]["level"] in ("good", "care", "bad")
+    assert view["flows"]
+
+    job = client.post("/api/selections", json={"view": job, "nodes": [[0, 0], [1, 0]]}).json()["job"]
+    (found,) = finished(client, job)["parts"]
+    assert found["share"] == pytest.approx(view["tables"][0][0][0], abs=1e-6)
+
+
+def test_two_classes_are_compared(client: TestClient) -> None:
+    question = {"item": "0", "target": 0, "against": 1, "layers": [["pool#0", "channels"], ["output", "channels"]]}
+    news = finished(client, client.post("/api/views", json=question).json()["job"])
+    assert news["state"] == "done", news["error"]
+    view = {name: value for part in news["parts"] for name, value in part.items()}
+    other = nrm.measure(subjects.small(), subjects.image(0), target=1, **OPTIONS)
+    shares = other(other["pool#0"].channels)[0]
+    for node, share in zip(view["columns"][0]["nodes"], view["comparison"]["shares"][0], strict=True):
+        if node["kind"] == "block":
+            assert share == pytest.approx(float(shares[node["block"]]), abs=1e-6)
+    assert view["comparison"]["names"] == ["cat", "dog"]
+
+
+def test_what_is_long_is_asked_for_first(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nrm.explorer.session.LONG", 0.0)
+    news = finished(client, client.post("/api/views", json={"item": "0"}).json()["job"])
+    assert [set(part) for part in news["parts"]][1:] == [{"price"}]
+    assert news["parts"][-1]["price"]["passes"] > 0
+    news = finished(client, client.post("/api/views", json={"item": "0", "agreed": True}).json()["job"])
+    assert any("columns" in part for part in news["parts"])
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost:4000", "127.0.0.1:4001", ""])
+def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
+    for path in ("/", "/api/items", "/static/app.js"):
+        answer = client.get(path, headers={"Host": host})
+        assert answer.status_code == 403
+        assert TOKEN not in answer.text
+
+
+def test_a_foreign_page_is_refused(client: TestClient) -> None:
+    for origin in ("http://evil.example", "null", "https://127.0.0.1:4000"):
+        assert client.get("/api/items", headers={"Origin": origin}).status_code == 403
+    answer = client.get("/api/items", headers={"Origin": f"http://{HOST}"})
+    assert answer.status_code == 200
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x", "é"])
+def test_without_the_token_there_is_nothing(client: TestClient, token: str) -> None:
+    asked = [("GET", "/"), ("GET", "/api/items"), ("GET", "/api/jobs/j0")]
+    asked += [("POST", f"/api/{path}") for path in ("items", "views", "selections", "jobs/j0/cancel")]
+    for method, path in asked:
+        answer = client.request(method, path, headers={"X-Token": token.encode()}, content=b"{}")
+        assert answer.status_code == 403, path
+    assert client.get("/", headers={"X-Token": ""}, params={"token": TOKEN}).status_code == 200
+
+
+def test_only_the_listed_files_are_served(client: TestClient) -> None:
+    for name in ASSETS:
+        assert client.get(f"/static/{name}").status_code == 200
+    for path in ("/static/../page.py", "/static/%2e%2e/page.py", "/static/..%2fpage.py", "/static//etc/passwd",
+                 "/static/%2fetc%2fpasswd", "/static/page.html", "/static/vendor", "/static/", "/pyproject.toml",
+                 "/static/vendor/..%5c..%5cpage.py", "/api/items/0"):  # fmt: skip
+        assert client.get(path).status_code == 404, path
+
+
+def test_inputs_are_numbers_never_paths(client: TestClient) -> None:
+    for item in ("../secret", "C:\\secret", "99", "", None, 0, ["0"], {"id": "0"}):
+        answer = client.post("/api/views", json={"item": item})
+        assert answer.status_code == 400
+        assert "no such input" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"{", b"[" * 50_000, b"\xff\xfe", b'{"item": NaN'])
+def test_questions_that_are_none(client: TestClient, content: bytes) -> None:
+    for path in ("/api/views", "/api/selections"):
+        assert client.post(path, content=content).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target": "0"}, {"target": True}, {"against": 1.5}, {"layers": "pool"}, {"layers": [["pool#0", "magic"]] * 2},
+        {"layers": [["pool#0", "channels"]]}, {"layers": [[1, 2], [3, 4]]}, {"nodes": 0}, {"nodes": "8"},
+        {"nodes": 10_000}, {"layers": [["a", "channels"]] * 100},
+    ],
+)  # fmt: skip
+def test_bad_choices_are_named(client: TestClient, change: dict[str, Any]) -> None:
+    answer = client.post("/api/views", json={"item": "0", **change})
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+def test_what_the_measure_refuses_is_told(client: TestClient) -> None:
+    for change in ({"target": 77}, {"layers": [["nothing", "channels"], ["output", "channels"]]}):
+        news = finished(client, client.post("/api/views", json={"item": "0", **change}).json()["job"])
+        assert news["state"] == "failed"
+        assert "Traceback" not in news["error"]
+
+
+def test_selections_of_nodes_that_are_not_there(client: TestClient) -> None:
+    job = client.post("/api/views", json={"item": "0", "nodes": 2}).json()["job"]
+    finished(client, job)
+    for nodes in (None, [], [[0]], [[0, "1"]], [[0, 0], [0, 1]], [[True, 0]]):
+        assert client.post("/api/selections", json={"view": job, "nodes": nodes}).status_code == 400
+    assert client.post("/api/selections", json={"view": "j999", "nodes": [[0, 0]]}).status_code == 400
+    made = client.post("/api/selections", json={"view": job, "nodes": [[0, 500]]}).json()["job"]
+    assert finished(client, made)["state"] == "failed"
+    assert client.get("/api/jobs/nothing").status_code == 404
+
+
+def test_an_image_is_taken_and_explained(client: TestClient) -> None:
+    made = client.post("/api/items", params={"name": subjects.HOSTILE}, content=picture()).json()
+    assert made["name"] == subjects.HOSTILE
+    assert finished(client, client.post("/api/views", json={"item": made["id"]}).json()["job"])["state"] == "done"
+
+
+def test_bad_images_are_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = client.get("/api/items").json()
+    whole = picture(64, 64)
+    gif = picture(kind="GIF")
+    for content in (b"", b"no image", whole[: len(whole) // 2], gif, b"<svg xmlns='http://www.w3.org/2000/svg'/>"):
+        answer = client.post("/api/items", content=content)
+        assert answer.status_code == 400
+        assert "cannot be read" in answer.json()["error"]
+    monkeypatch.setattr(limits, "MOST_PIXELS", 100)
+    assert "pixels" in client.post("/api/items", content=whole).json()["error"]
+    assert client.get("/api/items").json() == before
+
+
+def test_what_is_too_large_is_not_read(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nrm.explorer.app.MOST_BYTES", 1000)
+    assert client.post("/api/items", content=b"x" * 1001).status_code == 413
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b"x" * 100
+
+    assert client.post("/api/items", content=endless()).status_code == 413
+    assert client.post("/api/views", content=b" " * 70_000).status_code == 413
+
+
+def test_uploads_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_UPLOADS", 2)
+    items = Items()
+    made = [items.upload(f"{i}", picture()).id for i in range(4)]
+    assert [entry["id"] for entry in items.listed()] == made[2:]
+
+
+def test_every_answer_has_the_security_headers(client: TestClient) -> None:
+    answers = [
+        client.get("/"),
+        client.get("/static/app.js"),
+        client.get("/nothing"),
+        client.get("/", headers={"Host": "x"}),
+    ]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+    assert not re.search(r"<script>|\son\w+=|style=", answers[0].text)
+
+
+def test_a_job_stops_when_it_is_cancelled() -> None:
+    worker = Worker()
+    steps = []
+
+    def endless(job: Job) -> None:
+        for i in range(10_000):
+            steps.append(i)
+            time.sleep(0.005)
+            worker.beat(i, None)
+
+    first, second = worker.submit(endless), worker.submit(lambda job: job.add({"late": True}))
+    time.sleep(0.05)
+    first.cancel()
+    for _ in range(400):
+        if second.state == "done":
+            break
+        time.sleep(0.01)
+    worker.close()
+    assert (first.state, second.state) == ("cancelled", "done")
+    assert len(steps) < 1000
+    with pytest.raises(CancelledError):
+        first.check()
+
+
+def test_a_measure_can_be_stopped_by_its_progress() -> None:
+    seen = []
+
+    def stop(done: int, total: int | None) -> None:
+        seen.append((done, total))
+        raise CancelledError
+
+    R = subjects.measured(progress=stop)
+    with pytest.raises(CancelledError):
+        R(R["conv1"].channels, R["conv3"].channels)
+    assert seen
+
+
+def test_data_of_every_kind(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "b.png").write_bytes(picture())
+    (tmp_path / "a.jpg").write_bytes(picture(kind="JPEG"))
+    (tmp_path / "notes.txt").write_text("no image")
+    names = [entry["name"] for entry in Items(tmp_path).listed()]
+    assert names == ["a.jpg", "deep/b.png"]
+    assert Items(str(tmp_path))["0"].load().shape == (1, 3, 12, 12)
+    assert Items(tmp_path, lambda image: torch.zeros(3, image.height, 5))["0"].load().shape == (1, 3, 12, 5)
+    assert Items([tmp_path / "a.jpg"]).listed()[0]["name"] == "a.jpg"
+    assert Items(torch.zeros(2, 3, 4, 4))["1"].load().shape == (1, 3, 4, 4)
+    pairs = [(torch.zeros(3, 4, 4), 1), (torch.zeros(3, 4, 4), 0)]
+    assert Items(pairs)["1"].load().shape == (1, 3, 4, 4)
+    for wrong in (tmp_path / "nowhere", 7, tmp_path / "deep" / "nothing"):
+        with pytest.raises(nrm.QuestionError):
+            Items(wrong)
+
+
+def status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_explore_serves_and_ends() -> None:
+    explorer = nrm.explore(subjects.small(), subjects.image(), labels=subjects.CLASSES, open=False, block=False)
+    with explorer:
+        assert explorer.url.startswith("http://127.0.0.1:")
+        assert status(explorer.url) == 200
+        assert status(explorer.url.partition("?")[0]) == 403
+        taken = int(explorer.url.split(":")[2].partition("/")[0])
+        with pytest.raises(nrm.NrmError, match="port"):
+            nrm.explore(subjects.small(), port=taken, open=False, block=False)
+    with pytest.raises(urllib.error.URLError):
+        status(explorer.url)
