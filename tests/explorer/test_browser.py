@@ -248,3 +248,33 @@ def _endless(view: Any, tell: Callable[[str], None]) -> Any:
         tell("endless")
         time.sleep(0.01)
     raise AssertionError("nobody cancelled")
+
+
+def test_formulas_with_named_nodes_and_regions(browser: Any, explorer: Any) -> None:
+    pytest.importorskip("lark")
+    with opened(browser, explorer.url) as page:
+        complete(page)
+        page.locator('[data-node="0:0"]').click()
+        page.wait_for_selector("#share")
+        page.locator("#name").fill("part")
+        page.locator("#name-nodes").click()
+        page.keyboard.press("Escape")
+        before = pixels(page)
+        area = page.locator("#picture").bounding_box()
+        page.mouse.move(area["x"] + 5, area["y"] + 5)
+        page.mouse.down()
+        page.mouse.move(area["x"] + area["width"] / 2, area["y"] + area["height"] / 2)
+        page.mouse.up()
+        page.locator("#name").fill("corner")
+        page.locator("#name-region").click()
+        page.locator("#ask").fill("part AND NOT corner")
+        page.locator("#run").click()
+        changes(page, before)
+        page.wait_for_function("() => document.getElementById('share')?.textContent.includes('%')")
+        share, address = page.locator("#share").inner_text(), page.url
+        page.locator("#ask").fill("part AND (")
+        page.locator("#run").click()
+        page.wait_for_selector("#selection .note")
+    with opened(browser, address) as page:
+        complete(page)
+        page.wait_for_function("text => document.getElementById('share')?.textContent === text", arg=share)

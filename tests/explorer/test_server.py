@@ -185,6 +185,30 @@ def test_selections_of_nodes_that_are_not_there(client: TestClient) -> None:
     assert client.get("/api/jobs/nothing").status_code == 404
 
 
+def test_a_formula_is_that_of_the_measure(client: TestClient) -> None:
+    pytest.importorskip("lark")
+    question = {"item": "0", "target": 0, "layers": [["pool#0", "channels"], ["output", "channels"]], "nodes": 3}
+    view = client.post("/api/views", json=question).json()["job"]
+    columns = next(part["columns"] for part in finished(client, view)["parts"] if "columns" in part)
+    place = next(n for n, node in enumerate(columns[0]["nodes"]) if node["kind"] == "block")
+    sets = {"part": {"nodes": [[0, place]]}, "corner": {"region": [0, 0, 6, 4]}}
+    asked = {"view": view, "text": "part AND NOT corner", "sets": sets}
+    news = finished(client, client.post("/api/formulas", json=asked).json()["job"])
+    assert news["state"] == "done", news["error"]
+    R = nrm.measure(subjects.small(), subjects.image(0), target=0, **OPTIONS)
+    block = R["pool#0"].channel(columns[0]["nodes"][place]["block"])
+    expected = R(nrm.visits(block) & ~nrm.visits(R.input[:, :4, :6]))
+    assert news["parts"][0]["share"] == pytest.approx(float(expected[0]), abs=1e-6)
+    for change in ({"text": 3}, {"sets": []}, {"view": "j99"}):
+        assert client.post("/api/formulas", json={**asked, **change}).status_code == 400
+    for change in ({"text": "part AND ("}, {"text": "unknown"}, {"sets": {"part": {"region": [0, 0]}}},
+                   {"sets": {"part": {"region": [5, 5, 5, 5]}}}, {"sets": {"part": {"nodes": [[0, 99]]}}},
+                   {"sets": {"part": "__import__('os')"}}):  # fmt: skip
+        news = finished(client, client.post("/api/formulas", json={**asked, **change}).json()["job"])
+        assert news["state"] == "failed"
+        assert news["error"]
+
+
 def test_an_image_is_taken_and_explained(client: TestClient) -> None:
     made = client.post("/api/items", params={"name": subjects.HOSTILE}, content=picture()).json()
     assert made["name"] == subjects.HOSTILE

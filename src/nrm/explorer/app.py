@@ -101,6 +101,9 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
     async def selection(request: Request) -> Response:
         return JSONResponse({"job": session.selection(await _question(request)).id})
 
+    async def formula(request: Request) -> Response:
+        return JSONResponse({"job": session.formula(await _question(request)).id})
+
     async def news(request: Request) -> Response:
         since = request.query_params.get("since", "0")
         job = session.worker[request.path_params["id"]]
@@ -121,7 +124,7 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
         Route("/", page), Route("/static/{name:path}", asset), Route("/api/items", items),
         Route("/api/items", upload, methods=["POST"]), Route("/api/views", view, methods=["POST"]),
         Route("/api/selections", selection, methods=["POST"]), Route("/api/jobs/{id}", news),
-        Route("/api/jobs/{id}/cancel", cancel, methods=["POST"]),
+        Route("/api/formulas", formula, methods=["POST"]), Route("/api/jobs/{id}/cancel", cancel, methods=["POST"]),
     ]  # fmt: skip
     handlers: Any = {NrmError: complain, KeyError: unknown, 404: unknown, 405: unknown}
     return Gate(Starlette(routes=routes, exception_handlers=handlers), hosts, token)

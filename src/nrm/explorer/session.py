@@ -13,6 +13,7 @@ from nrm.explorer.items import Items
 from nrm.explorer.worker import Job, Worker
 from nrm.measure import Measure, measure
 from nrm.plot.columns import read_choice
+from nrm.questions.values import Set
 from nrm.report.columns import BY
 from nrm.report.page import COLOURS
 from nrm.report.view import NODES, View
@@ -21,7 +22,7 @@ LONG = 10.0
 """Seconds above which the page asks before it computes."""
 MEASURES, VIEWS = 4, 8
 """How many of them are kept."""
-MOST_NODES, MOST_COLUMNS, MOST_SIDE = 32, 12, 448
+MOST_NODES, MOST_COLUMNS, MOST_NAMES, MOST_SIDE = 32, 12, 16, 448
 """Bounds of what a page may ask for, and the longest side of the maps it gets."""
 
 
@@ -35,6 +36,7 @@ class Session:
         self.worker = Worker()
         self._measures: dict[tuple[str, int | None], tuple[Measure, float]] = {}
         self._views: dict[str, View] = {}
+        self._pace = 0.0
 
     @property
     def classes(self) -> list[str]:
@@ -82,20 +84,39 @@ class Session:
 
     def selection(self, question: Mapping[str, Any]) -> Job:
         """The joint relevance of chosen nodes of a view, with its map."""
-        try:
-            view = self._views[question.get("view", "")]
-        except (KeyError, TypeError):
-            raise QuestionError("this view is not there any more", hint="load the page again") from None
+        view = self._view(question)
         chosen = _chain(question.get("nodes"))
 
         def work(job: Job) -> None:
-            sizes = [len(shown.column.nodes) for shown in view.columns]
-            if not all(0 <= c < len(sizes) and 0 <= n < sizes[c] for c, n in chosen):
-                raise QuestionError("no such node", got=str(chosen)[:80])
+            _check_nodes(view, chosen)
             job.tell("the heat map of this selection")
             job.add(view.selection(chosen, longest=MOST_SIDE))
 
         return self.worker.submit(work)
+
+    def formula(self, question: Mapping[str, Any]) -> Job:
+        """The relevance of a formula with named sets, each some nodes of the view or a region of its input."""
+        view, text, names = self._view(question), question.get("text"), question.get("sets")
+        if not isinstance(text, str) or not isinstance(names, dict) or len(names) > MOST_NAMES:
+            raise QuestionError("not a formula", expected="a text, and sets by name")
+        agreed = question.get("agreed") is True
+
+        def work(job: Job) -> None:
+            event = view.formula(text, {str(name): _sets(view, made) for name, made in names.items()})
+            seconds = view.passes(event) * self._pace
+            if seconds > LONG and not agreed:
+                job.add({"price": {"passes": round(view.passes(event), 1), "seconds": round(seconds)}})
+                return
+            job.tell("the walks of this formula")
+            job.add({**view.event(event, MOST_SIDE), "formula": text})
+
+        return self.worker.submit(work)
+
+    def _view(self, question: Mapping[str, Any]) -> View:
+        try:
+            return self._views[question.get("view", "")]
+        except (KeyError, TypeError):
+            raise QuestionError("this view is not there any more", hint="load the page again") from None
 
     # ---- measures --------------------------------------------------------------------------------------------
 
@@ -109,6 +130,7 @@ class Session:
             R = measure(self._model, inputs, **options)
             found = (R if len(R) == 1 else R.sample(0), time.perf_counter() - begin)
         self._keep(self._measures, (id, target), found, MEASURES)
+        self._pace = found[1]
         return found
 
     def _compare(self, view: View, id: str, against: int) -> dict[str, Any]:
@@ -170,3 +192,24 @@ def _chain(given: Any) -> list[tuple[int, int]]:
     if not pairs or not given or len({c for c, _ in given}) < len(given):
         raise QuestionError("not a chain of nodes", got=repr(given)[:80], expected="[[column, node], ...]")
     return [(c, n) for c, n in given]
+
+
+def _check_nodes(view: View, chosen: list[tuple[int, int]]) -> None:
+    sizes = [len(shown.column.nodes) for shown in view.columns]
+    if not all(0 <= c < len(sizes) and 0 <= n < sizes[c] for c, n in chosen):
+        raise QuestionError("no such node", got=str(chosen)[:80])
+
+
+def _sets(view: View, made: Any) -> list[Set]:
+    """A named set of the page: nodes (any of them), or a region of the input."""
+    if isinstance(made, dict) and "nodes" in made:
+        chosen = _chain(made["nodes"])
+        _check_nodes(view, chosen)
+        events = [view.columns[c].event(n) for c, n in chosen]
+        if None in events:
+            raise QuestionError("what passes elsewhere is no set", hint="NOT a set of all the other nodes")
+        return [event for event in events if event is not None]
+    box = made.get("region") if isinstance(made, dict) else None
+    if not isinstance(box, list) or not all(type(x) is int and x >= 0 for x in box):
+        raise QuestionError("not a set", got=repr(made)[:80], expected="nodes, or a region of the input")
+    return [view.region(box)]

@@ -17,7 +17,7 @@ from nrm.results import replacing
 
 STATIC = files("nrm.report") / "static"
 VENDOR = ("d3-array", "d3-path", "d3-shape", "d3-sankey")
-MODULES = ("numbers", "heat", "flow", "panels", "export", "server", "app")
+MODULES = ("numbers", "heat", "flow", "panels", "export", "formula", "server", "app")
 COLOURS = {"above": list(ABOVE), "below": list(BELOW)}
 ASSETS = ("style.css", *(f"{name}.js" for name in MODULES), *(f"vendor/{name}.min.js" for name in VENDOR))
 """Every file that a linked page asks for."""

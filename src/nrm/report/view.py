@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,9 @@ from nrm.measure.labels import name_of
 from nrm.measure.show import SIGN, options_text, output_text
 from nrm.plot.columns import Choice, read_choice
 from nrm.plot.pictures import Array
+from nrm.questions import query
+from nrm.questions.formula import Formula
+from nrm.questions.values import Set
 from nrm.report.columns import Shown, arrange, joint, questions, read_columns, read_picks, read_tables, ways
 from nrm.report.health import health
 from nrm.report.pictures import Canvas, read_canvas
@@ -153,6 +156,36 @@ class View:
             given.append({"column": c, "node": n, "share": share / whole if whole else 0.0})
         packed = self.canvas.pack(heat) if longest is None else self.canvas.pack(heat, longest)
         return {"nodes": [list(at) for at in chosen], "share": share, "given": given, "map": packed}
+
+    def formula(self, text: str, names: Mapping[str, Sequence[Set]]) -> Formula:
+        """The event that a text says, with names for lists of sets (any of them)."""
+        return query(text, dict(names))
+
+    def region(self, box: Sequence[int]) -> Set:
+        """The part of the input inside a box of the canvas: left, top, right, bottom; of a text: first, last."""
+        mask = torch.zeros(self.canvas.shape, dtype=torch.bool)
+        if len(box) != 2 * len(self.canvas.shape):
+            raise QuestionError("the region does not fit the input", got=str(list(box))[:80])
+        if len(box) == 4:
+            mask[box[1] : box[3], box[0] : box[2]] = True
+        else:
+            mask[box[0] : box[1]] = True
+        if not bool(mask.any()):
+            raise QuestionError("the region is empty", got=str(list(box))[:80])
+        layer, shape = self.canvas.layer, self.R.values(self.canvas.layer).shape[1:]
+        if self.canvas.variable == layer:
+            return layer.where(mask.reshape(shape))
+        return layer.where(mask if self.canvas.kind == "image" else mask[:, None].expand(shape))
+
+    def passes(self, event: Formula) -> float:
+        """What the map of an event will take, in forward passes."""
+        plan = self.R.plan(self.canvas.variable, event)
+        return plan.flops / max(plan.forward, 1.0)
+
+    def event(self, event: Formula, longest: int | None = None) -> Part:
+        """The relevance of a formula, with its map."""
+        share, heat = float(self.R(event)[0]), self.R(self.canvas.variable, event)[0]
+        return {"nodes": [], "share": share, "given": [], "map": self.canvas.pack(heat, longest)}
 
     def maps(self) -> Iterator[Part]:
         """The maps of all nodes, and of the strongest ribbons of each two columns, one by one."""

@@ -4,10 +4,11 @@ import { drawNetwork } from "./flow.js";
 import { cover, el, percent, readMap } from "./numbers.js";
 import { drawAlternatives, drawComparison, drawDecision, drawFlows, drawHealth, drawLayers, drawSelection, nearShares } from "./panels.js";
 import { saveAll } from "./export.js";
+import { formulaBar } from "./formula.js";
 import { connect } from "./server.js";
 
 const at = (id) => document.getElementById(id);
-const state = { view: null, chosen: new Map(), coverage: 1, strength: 0.8, selection: null, known: new Map(), colour: null, server: null, asked: 0 };
+const state = { view: null, chosen: new Map(), coverage: 1, strength: 0.8, selection: null, known: new Map(), colour: null, server: null, bar: null, asked: 0 };
 
 // ---- what is in the address, so that it can be passed on
 
@@ -21,7 +22,7 @@ function readAddress() {
 }
 
 function writeAddress() {
-  const words = new URLSearchParams(state.server ? state.server.address() : {});
+  const words = new URLSearchParams(state.server ? { ...state.server.address(), ...state.bar.address() } : {});
   if (state.coverage < 1) words.set("coverage", state.coverage);
   if (state.chosen.size) words.set("chosen", [...state.chosen].sort((a, b) => a[0] - b[0]).map((p) => p.join(":")).join("-"));
   const text = words.toString();
@@ -83,6 +84,17 @@ function refresh() {
   draw();
 }
 
+// The relevance of a formula takes the place of a selection.
+async function ask(text, sets) {
+  const turn = ++state.asked;
+  state.selection = { nodes: [], formula: text, share: null, map: null, note: "computing …" };
+  draw();
+  let answer;
+  try { answer = await state.server.ask(text, sets); }
+  catch (error) { answer = { ...state.selection, note: error.message }; }
+  if (turn === state.asked) { state.selection = answer; draw(); }
+}
+
 // ---- drawing
 
 function draw() {
@@ -124,8 +136,10 @@ function receive(part, begins) {
     state.known.clear();
     if (part.colours) { state.colour = makeColour(part.colours); drawLegend(part.colours); }
   } else Object.assign(state.view, part);
+  if (part.columns && state.server && state.bar && new URLSearchParams(location.hash.slice(1)).get("ask")) setTimeout(state.bar.run);
   for (const one of [...(part.flows ?? []), ...(part.maps ?? [])]) state.known.set(key(one.nodes), one);
-  if (state.view.columns) refresh();
+  if (state.selection?.formula && !begins) draw();
+  else if (state.view.columns) refresh();
   else { state.selection = null; draw(); }
 }
 
@@ -162,6 +176,7 @@ function begin() {
   const inside = at("view");
   if (inside) receive(JSON.parse(inside.textContent), true);
   else {
+    state.bar = formulaBar(at("formula"), at("picture"), words, { nodes, view: () => state.view }, ask);
     state.server = connect(words, receive, () => choose([]));
     addEventListener("hashchange", () => { state.server.follow(readAddress()); if (state.view) refresh(); });
   }

@@ -37,8 +37,9 @@ export function drawSelection(box, view, selection) {
       Math.abs(1 - shown) > 0.0005 ? `; ${percent(1 - shown)} came from elsewhere (biases, other inputs, sinks).` : "."));
     return;
   }
-  const parts = [el("p", {}, el("b", { id: "share" }, selection.share === null ? "…" : percent(selection.share)), " of the decision flowed through")];
-  parts.push(el("ul", {}, ...chainText(view, selection.nodes).map((text) => el("li", {}, text))));
+  const what = selection.formula ? ` of the decision: ${selection.formula}` : " of the decision flowed through";
+  const parts = [el("p", {}, el("b", { id: "share" }, selection.share === null ? "…" : percent(selection.share)), what)];
+  if (selection.nodes.length) parts.push(el("ul", {}, ...chainText(view, selection.nodes).map((text) => el("li", {}, text))));
   for (const given of selection.given ?? []) {
     const [name] = chainText(view, [[given.column, given.node]]);
     parts.push(el("p", { class: "given" }, el("b", {}, percent(given.share)), ` of what passes through ${name}`));

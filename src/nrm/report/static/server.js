@@ -37,6 +37,11 @@ export function connect(words, receive, forget) {
       ...(now.job ? [el("button", { type: "button", id: "cancel", onclick: () => post(`api/jobs/${now.job}/cancel`, {}) }, "cancel")] : []));
   }
 
+  function priced(what, price, go) {
+    show(`${what} takes about ${price.seconds} s (${price.passes} forward passes).`, el("button", { type: "button", id: "agree", onclick: go }, "compute"));
+    at("job").querySelector(".spin").remove();
+  }
+
   function say(text) {
     at("job").hidden = false;
     at("job").replaceChildren(el("span", { class: "error" }, text), el("button", { type: "button", onclick: () => { at("job").hidden = true; } }, "close"));
@@ -62,11 +67,7 @@ export function connect(words, receive, forget) {
       if (now.job !== job) return;
       now.job = null;
       show(null);
-      if (price) {
-        show(`The flow through these layers takes about ${price.seconds} s (${price.passes} forward passes).`,
-          el("button", { type: "button", id: "agree", onclick: () => load(true) }, "compute"));
-        at("job").querySelector(".spin").remove();
-      }
+      if (price) priced("The flow through these layers", price, () => load(true));
     } catch (error) {
       if (mine !== null && now.job !== mine) return;
       now.job = null;
@@ -176,6 +177,14 @@ export function connect(words, receive, forget) {
       let answer = null;
       await follow(job, (part) => { answer = part; });
       return answer;
+    },
+    // The answer of a formula; what takes long is asked for first.
+    async ask(text, sets, agreed = false) {
+      const { job } = await post("api/formulas", { view: now.view, text, sets, agreed });
+      let answer = null;
+      await follow(job, (part) => { answer = part; });
+      if (!answer.price) return answer;
+      return new Promise((done, fail) => priced("This formula", answer.price, () => { show(null); this.ask(text, sets, true).then(done, fail); }));
     },
   };
 }
