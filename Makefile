@@ -9,6 +9,8 @@
 #   make montage   the heat-map montage of the docs
 #   make flows     the flow picture of the docs
 #   make additive  joint against additive relevance, for the docs
+#   make screenshots  the screenshots of the docs (needs Chromium)
+#   make browser   Chromium for the tests of reports and the explorer, where apt-get can install it
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
 #   make format    let ruff rewrite the files
 #   make clean     remove environments and caches
@@ -26,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format peers bench bench-peers montage flows additive networks clean
+.PHONY: help demo test lint format peers bench bench-peers montage flows additive screenshots browser networks clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -65,6 +67,14 @@ flows: $(VENV)/.ready-demo
 
 additive: $(VENV)/.ready-demo
 	$(VENV)/bin/python docs/additive.py $(ARGS)
+
+screenshots: $(VENV)/.ready-dev
+	$(VENV)/bin/python docs/screenshots.py $(ARGS)
+
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+		|| { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+		|| echo "no browser could be installed: its tests are skipped"
 
 networks: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/networks.py $(ARGS)

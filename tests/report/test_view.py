@@ -128,6 +128,8 @@ def test_tokens() -> None:
         unpack_map(view["heat"]), R(R.input.positions)[0], atol=view["heat"]["limit"] / 200, rtol=0
     )
     assert view["columns"][0]["by"] == "positions"
+    names = {node["text"] for column in view["columns"][:2] for node in column["nodes"] if node["kind"] == "block"}
+    assert names == {"the", "cat", "s", "at", "down"}
 
 
 def test_a_view_is_about_one_sample_and_existing_layers() -> None:

@@ -149,7 +149,8 @@ class Session:
             whole = 0.0 if output else 1 - float(other(shown.partition.layer.all))
             shares.append([whole if event is None else share for event, share in zip(own, inside, strict=True)])
         return {
-            "names": [self._name(R) for R in (view.R, other)], "heat": canvas.pack(maps[1], None),
+            "names": [self._name(R) for R in (view.R, other)], "values": [float(R.value[0]) for R in (view.R, other)],
+            "heat": canvas.pack(maps[1], None),
             "difference": canvas.pack(maps[0] - maps[1], None), "shares": shares,
         }  # fmt: skip
 

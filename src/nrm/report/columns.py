@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 COLUMNS = 6
 """How many layers are shown unless they are chosen."""
+WIDE = 64
+"""Dense layers with more channels are left out behind convolutions: most of their relevance would be in the rest."""
 BY = ("channels", "positions", "heads", "clusters", "groups")
 """How a layer can be divided: by what it has, by clusters of its positions, or by groups of channels (coarsened)."""
 
@@ -59,7 +61,7 @@ class Shown(NamedTuple):
 
 
 def default_picks(R: Measure, columns: int = COLUMNS) -> list[Pick]:
-    """A handful of layers along the network that no walk passes by, each the last of its width; then the output.
+    """A handful of layers along the network that no walk passes by, each the last of its form; then the output.
 
     Layers with rows and columns of positions are divided by clusters of them, sequences by positions, and everything
     else by channels.
@@ -67,8 +69,14 @@ def default_picks(R: Measure, columns: int = COLUMNS) -> list[Pick]:
     first, *later = R.layers
     rows = [r for r in later if not r.bypassed and r.channel is not None and r.kind != "move"]
     sequence = len(first.shape) == 2
-    ends = [r for r, next_ in zip(rows, [*rows[1:], None], strict=True) if next_ is None or _width(r) != _width(next_)]
-    inner = [r for r in (rows if sequence else ends) if r.name != rows[-1].name and _width(r) > 1]
+    ends = [r for r, next_ in zip(rows, [*rows[1:], None], strict=True) if next_ is None or _form(r) != _form(next_)]
+    inner = [
+        r
+        for r in ([r for r in rows if r.kind != "norm"] if sequence else ends)
+        if r.name != rows[-1].name and _form(r)[0] > 1
+    ]
+    spread = [r for r in inner if len(r.shape) == 3 or _form(r)[0] <= WIDE]
+    inner = spread if any(len(r.shape) == 3 for r in spread) else inner
     places = np.linspace(0, len(inner) - 1, min(columns - 1 - sequence, len(inner))).round().astype(int)
     picks = [Pick(inner[i].name, _usual(inner[i], sequence)) for i in dict.fromkeys(places.tolist())]
     if sequence or not picks:
@@ -83,8 +91,9 @@ def _usual(row: LayerRow, sequence: bool) -> str:
     return "positions" if sequence and len(row.shape) == 2 else "channels"
 
 
-def _width(row: LayerRow) -> int:
-    return row.shape[row.channel or 0]
+def _form(row: LayerRow) -> tuple[int, int]:
+    """How many channels a layer has, and how many axes."""
+    return row.shape[row.channel or 0], len(row.shape)
 
 
 def ways(R: Measure, row: LayerRow) -> list[str]:
@@ -134,20 +143,23 @@ def read_partitions(R: Measure, picks: Sequence[Pick | Partition], k: int) -> li
     return found
 
 
-def read_columns(R: Measure, picks: Sequence[Pick | Partition], choice: Choice) -> list[Shown]:
-    """The columns from input to output, the strongest blocks of each as nodes."""
+def read_columns(
+    R: Measure, picks: Sequence[Pick | Partition], choice: Choice, tokens: Sequence[str] = ()
+) -> list[Shown]:
+    """The columns from input to output, the strongest blocks of each as nodes; positions are called as ``tokens``."""
     asked = read_partitions(R, picks, choice.nodes)
     stops = R.plan(*(p for _, p in asked)).stops
     if len(stops) < len(asked):
         twice = next(stop for stop in stops if len(stop.blocks) > 1)
         raise QuestionError("a layer is given twice", got=", ".join(b.text for b in twice.blocks))
-    return [_shown(R, *asked[stop.axes[0]], choice) for stop in reversed(stops)]
+    return [_shown(R, *asked[stop.axes[0]], choice, tokens) for stop in reversed(stops)]
 
 
-def _shown(R: Measure, pick: Pick, partition: Partition, choice: Choice) -> Shown:
+def _shown(R: Measure, pick: Pick, partition: Partition, choice: Choice, tokens: Sequence[str]) -> Shown:
     blocks = blocks_of(R, partition)
     share: Array = R(partition)[0].double().cpu().numpy().reshape(-1)
-    texts = name_blocks(R, partition, blocks, None)
+    named = partition.kind == "positions" and blocks.count == len(tokens)
+    texts = name_blocks(R, partition, blocks, tokens if named else None)
     column, member = choose_nodes(share, texts, (str(partition.layer), count_blocks(partition, blocks)), choice)
     inside = [i for i, node in enumerate(column.nodes) if node.kind != "elsewhere"]
     members = member[:-1, inside]

@@ -34,6 +34,12 @@ class Canvas(NamedTuple):
     shape: tuple[int, ...]
     picture: dict[str, Any]
 
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens of a text, each once: those that occur again have their place beside them."""
+        texts = [piece["text"] for piece in self.picture.get("tokens", ())]
+        return [text if texts.count(text) == 1 else f"{text} ({i})" for i, text in enumerate(texts)]
+
     def pack(self, relevance: Tensor, longest: int | None = SMALL) -> dict[str, Any]:
         """A heat map: relevance over the canvas, as plain data."""
         return pack_map(relevance.double().cpu().numpy().reshape(self.shape), longest if self.kind == "image" else None)

@@ -25,7 +25,7 @@ from nrm.questions.formula import Formula
 from nrm.questions.values import Set
 from nrm.report.columns import Shown, arrange, joint, questions, read_columns, read_picks, read_tables, ways
 from nrm.report.health import health
-from nrm.report.pictures import Canvas, read_canvas
+from nrm.report.pictures import SMALL, Canvas, read_canvas
 from nrm.report.script import script
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class View:
     def columns(self) -> list[Shown]:
         """The columns, with their nodes by relevance."""
         if self._columns is None:
-            self._columns = read_columns(self.R, read_picks(self._layers, self.R), self.choice)
+            self._columns = read_columns(self.R, read_picks(self._layers, self.R), self.choice, self.canvas.tokens)
         return self._columns
 
     def cost(self) -> Part:
@@ -142,20 +142,30 @@ class View:
         listed = []
         for flow in found[0]:
             places = [s.numbers.index(at) for s, (_, at) in zip(columns, flow.blocks, strict=True)]
-            listed.append(self.selection(list(enumerate(places))))
+            listed.append(self.selection(list(enumerate(places)), share=flow.relevance))
         return {"flows": listed, "certified": found.certified[0]}
 
-    def selection(self, chosen: Sequence[tuple[int, int]], longest: int | None = None) -> Part:
+    def selection(
+        self, chosen: Sequence[tuple[int, int]], longest: int | None = SMALL, share: float | None = None
+    ) -> Part:
         """One node of some columns: their joint relevance, its shares given each of them, and its map."""
         events = [(self.columns[c], n) for c, n in chosen]
-        heat = joint(self.R, [self.canvas.variable], events)
-        share = float(joint(self.R, [], events))
+        share = self._share(chosen) if share is None else share
         given = []
         for c, n in chosen if len(chosen) > 1 else ():
-            whole = float(joint(self.R, [], [(self.columns[c], n)]))
+            whole = self._share([(c, n)])
             given.append({"column": c, "node": n, "share": share / whole if whole else 0.0})
-        packed = self.canvas.pack(heat) if longest is None else self.canvas.pack(heat, longest)
-        return {"nodes": [list(at) for at in chosen], "share": share, "given": given, "map": packed}
+        heat = self.canvas.pack(joint(self.R, [self.canvas.variable], events), longest)
+        return {"nodes": [list(at) for at in chosen], "share": share, "given": given, "map": heat}
+
+    def _share(self, chosen: Sequence[tuple[int, int]]) -> float:
+        """The joint relevance of nodes; that of one, or of two neighbours, is known."""
+        (c, n), *others = chosen
+        if not others:
+            return self.columns[c].column.nodes[n].share
+        if len(others) == 1 and others[0][0] == c + 1 and self._tables:
+            return float(self._tables[c][n, others[0][1]])
+        return float(joint(self.R, [], [(self.columns[c], n) for c, n in chosen]))
 
     def formula(self, text: str, names: Mapping[str, Sequence[Set]]) -> Formula:
         """The event that a text says, with names for lists of sets (any of them)."""

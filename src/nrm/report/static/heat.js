@@ -68,6 +68,7 @@ export function drawTokens(picture, map, colour, strength, format) {
     const word = el("span", { title: map === null ? null : `${token.text}: ${format(value)}` }, token.text);
     const level = Math.max(-1, Math.min(1, value / full));
     word.style.background = `rgba(${colour(level).join(",")},${strength * Math.min(1, 1.2 * Math.abs(level) ** 0.8)})`;
+    if (strength * Math.abs(level) > 0.55) word.style.color = "#fff";
     if (token.space) box.append(" ");
     box.append(word);
     if (token.ends) box.append(el("br"));

@@ -101,8 +101,9 @@ export function drawComparison(box, view, colour, strength) {
   const rows = view.columns ? view.columns.slice(0, -1).flatMap((column, i) => column.nodes.map((node, n) => ({
     text: `${column.name} ${nodeText(column, node)}`, one: node.share, two: c.shares[i][n] }))) : [];
   rows.sort((a, b) => Math.abs(b.one - b.two) - Math.abs(a.one - a.two));
-  box.replaceChildren(el("h2", {}, `${c.names[0]} or ${c.names[1]}?`),
-    el("div", { class: "figures" }, figure(view.heat, c.names[0]), figure(c.heat, c.names[1]), figure(c.difference, `${c.names[0]} − ${c.names[1]}`)),
+  box.replaceChildren(el("h2", {}, `${c.names[0]} or ${c.names[1]}?`, el("small", {}, c.values.some((v) => v < 0)
+      ? "shares of a negative value: what is positive there argues for the negative value" : "")),
+    el("div", { class: "figures" }, ...[view.heat, c.heat].map((map, k) => figure(map, `${c.names[k]}, value ${c.values[k].toPrecision(3)}`)), figure(c.difference, `${c.names[0]} − ${c.names[1]}`)),
     el("table", {}, el("thead", {}, el("tr", {}, ...["node", ...c.names].map((t) => el("th", {}, t)))),
       el("tbody", {}, ...rows.slice(0, 8).map((r) => el("tr", {}, el("td", {}, r.text), el("td", {}, percent(r.one)), el("td", {}, percent(r.two)))))));
 }
