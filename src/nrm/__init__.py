@@ -26,6 +26,7 @@ from nrm.errors import (
     ResultFileError,
     RuleError,
 )
+from nrm.jobs import stream
 from nrm.measure import Check, Cut, Difference, Measure, measure
 from nrm.questions import Layer, Partition, Set, query, stack, visits
 from nrm.results import load, save
@@ -120,5 +121,6 @@ __all__ = [
     "register",
     "save",
     "stack",
+    "stream",
     "visits",
 ]

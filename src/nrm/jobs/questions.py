@@ -1,0 +1,88 @@
+"""The questions of a dataset job: written without a measure, asked to that of every sample."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+from nrm.errors import QuestionError
+from nrm.questions import Layer, Partition, Set, stack
+
+Part = Layer | Partition | Set
+PARTS = (Layer, Partition, Set, type(stack(Layer("input"))))
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question: what ``R(...)`` is called with. ``text`` names it, in a store too."""
+
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def read(cls, given: Any) -> Question:
+        """A layer, partition or set, or a tuple of them."""
+        parts = given if isinstance(given, tuple) else (given,)
+        for part in parts or (None,):
+            if not isinstance(part, PARTS):
+                raise QuestionError(
+                    "not a question", got=repr(given)[:120], expected="layers, partitions or sets, or a tuple of them",
+                    hint="nrm.layer('conv').channels, or (a.channels, b.channels)",
+                )  # fmt: skip
+        return cls(parts)
+
+    @property
+    def text(self) -> str:
+        """The question as it is shown: ``conv1.channels, conv2.channels``."""
+        return ", ".join(map(str, self.parts))
+
+    @property
+    def alone(self) -> Part | None:
+        """The only part of a question about one layer."""
+        return self.parts[0] if len(self.parts) == 1 and isinstance(self.parts[0], Part) else None
+
+    def digest(self) -> str:
+        """The same for equal questions in every process, masks and labels included."""
+        return fingerprint(self.parts)
+
+
+def fingerprint(value: Any) -> str:
+    """A digest of values made of texts, numbers, tensors, containers and dataclasses.
+
+    >>> fingerprint({"a": [1, 2.0]}) == fingerprint({"a": [1, 2.0]}) != fingerprint({"a": [1, 2]})
+    True
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    _feed(digest, value)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, value: Any) -> None:
+    digest.update(type(value).__qualname__.encode() + b"(")
+    if isinstance(value, Tensor):
+        digest.update(f"{tuple(value.shape)}{value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            _feed(digest, key)
+            _feed(digest, inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _feed(digest, inner)
+    elif is_dataclass(value):
+        for f in fields(value):
+            if f.compare or isinstance(getattr(value, f.name), Tensor):
+                _feed(digest, getattr(value, f.name))
+    elif hasattr(value, "__array__"):
+        data = value.__array__()
+        digest.update(f"{data.shape}{data.dtype}".encode() + data.tobytes())
+    elif callable(value):
+        digest.update(
+            f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', repr(type(value)))}".encode()
+        )
+    else:
+        digest.update(repr(value).encode())
+    digest.update(b")")

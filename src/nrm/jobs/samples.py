@@ -1,0 +1,69 @@
+"""Samples of a data set: what is the input, what is the label, and how some of them become a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from nrm.errors import QuestionError
+
+LABELS = ("label", "labels")
+
+
+def split_label(item: Any) -> tuple[Any, int | None]:
+    """The input and the label of one sample: a pair (input, label), or a mapping with an entry ``"label"``.
+
+    >>> split_label(("x", 3)), split_label({"ids": [1], "label": 2}), split_label("x")
+    (('x', 3), ({'ids': [1]}, 2), ('x', None))
+    """
+    if isinstance(item, Mapping):
+        name = next((name for name in LABELS if name in item and _is_class(item[name])), None)
+        if name is None:
+            return item, None
+        rest = {key: value for key, value in item.items() if key != name}
+        return rest, int(item[name])
+    if isinstance(item, tuple | list) and len(item) == 2 and _is_class(item[1]):
+        return item[0], int(item[1])
+    return item, None
+
+
+def _is_class(label: Any) -> bool:
+    if isinstance(label, int) and not isinstance(label, bool):
+        return True
+    return getattr(label, "ndim", None) == 0 and "int" in str(label.dtype)
+
+
+def read_batch(batch: Any) -> tuple[Any, Tensor | None]:
+    """The inputs and the labels of a batch that a loader gives: inputs, or a pair (inputs, labels)."""
+    if isinstance(batch, Mapping):
+        name = next((name for name in LABELS if name in batch and _are_classes(batch[name])), None)
+        if name is None:
+            return batch, None
+        return {key: value for key, value in batch.items() if key != name}, torch.as_tensor(batch[name])
+    if isinstance(batch, tuple | list) and len(batch) == 2 and _are_classes(batch[1]):
+        inputs = batch[0]
+        return (tuple(inputs) if isinstance(inputs, list) else inputs), torch.as_tensor(batch[1])
+    return (tuple(batch) if isinstance(batch, list) else batch), None
+
+
+def _are_classes(labels: Any) -> bool:
+    if isinstance(labels, list | tuple):
+        return bool(labels) and all(_is_class(label) for label in labels)
+    return isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point()
+
+
+def collate(inputs: Sequence[Any]) -> Any:
+    """Inputs of single samples as the inputs of a batch."""
+    try:
+        together = default_collate(list(inputs))
+    except (RuntimeError, TypeError) as error:
+        raise QuestionError(
+            "the samples cannot be put into one batch", got=str(error).splitlines()[0][:120],
+            expected="tensors, numbers, or mappings or tuples of them, without a sample axis",
+            hint="a transform of the data set that gives tensors",
+        ) from None  # fmt: skip
+    return tuple(together) if isinstance(together, list) else together

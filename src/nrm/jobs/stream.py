@@ -1,0 +1,186 @@
+"""Statistics of answers over a stream of batches, in flat memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from nrm.errors import NrmError, QuestionError
+from nrm.jobs.moments import ByClass, Moments
+from nrm.jobs.questions import Question, fingerprint
+from nrm.jobs.samples import read_batch
+from nrm.measure import Measure, measure
+
+SOURCES = ("label", "target", "prediction")
+
+
+def stream(
+    model: nn.Module, loader: Any, questions: Any, *, targets: Any = None,
+    progress: bool | None = None, **options: Any,
+) -> Stream:  # fmt: skip
+    """Statistics of questions over all batches of a loader, in memory that does not grow with their number.
+
+    ``loader`` gives batches: inputs, or pairs (inputs, labels), as a ``torch.utils.data.DataLoader`` does.
+    ``questions`` are named: ``{"pairs": (a.channels, b.channels)}`` is what ``R(a.channels, b.channels)`` is asked.
+    ``targets`` is what :func:`nrm.measure` takes as its target, or ``"label"`` for the loader's labels. Nothing is
+    computed until the first statistic is asked for; one pass over the loader then gives them all.
+
+    >>> import nrm
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> batches = [(torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])) for _ in range(3)]
+    >>> s = stream(model, batches, {"hidden": nrm.layer("1").channels})
+    >>> s.mean()["hidden"].shape, s.mean(by="label")["hidden"].shape, s.count(by="label")
+    (torch.Size([8]), torch.Size([3, 8]), {0: 6, 1: 6, 2: 3})
+    """
+    if not isinstance(questions, Mapping) or not questions:
+        raise QuestionError(
+            "questions have names", got=repr(questions)[:120], expected="a mapping from names to questions",
+            hint='{"pairs": (a.channels, b.channels)}',
+        )  # fmt: skip
+    if not isinstance(loader, Iterable):
+        raise QuestionError("not a loader", got=type(loader).__name__, expected="an iterable of batches")
+    read = {str(name): Question.read(given) for name, given in questions.items()}
+    return Stream(model, loader, read, targets, progress, options)
+
+
+class Stream:
+    """Mean, variance and count of every question, over all samples or class by class.
+
+    ``by`` is ``"label"`` (of the loader), ``"target"`` (what is explained), ``"prediction"``, or one number per sample
+    in the order of the loader. Tables of classes have them as their first axis, in the order of :meth:`classes`.
+    Another ``by`` is another pass over the loader.
+    """
+
+    def __init__(
+        self, model: nn.Module, loader: Iterable[Any], questions: dict[str, Question], targets: Any,
+        progress: bool | None, options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self._model, self._loader, self._questions = model, loader, questions
+        self._targets, self._progress, self._options = targets, progress, options
+        self._passes: dict[str, dict[str, ByClass]] = {}
+
+    def mean(self, by: Any = None) -> dict[str, Tensor]:
+        """The mean of every question's table."""
+        return self._each(by, lambda moments: moments.mean)
+
+    def variance(self, by: Any = None, *, correction: int = 1) -> dict[str, Tensor]:
+        """The variance over samples; ``correction`` is that of :func:`torch.var`."""
+        return self._each(by, lambda moments: moments.variance(correction))
+
+    def share_positive(self, by: Any = None) -> dict[str, Tensor]:
+        """The share of samples in which an entry is positive."""
+        return self._each(by, lambda moments: moments.positive.double() / moments.count)
+
+    def count(self, by: Any = None) -> Any:
+        """How many samples were seen; with ``by``, how many of each class."""
+        classes = self._pass(by)[next(iter(self._questions))].classes
+        counts = {label: classes[label].count for label in sorted(classes)}
+        return counts if by is not None else sum(counts.values())
+
+    def classes(self, by: Any) -> list[int]:
+        """The classes that occur, in the order of the tables."""
+        return list(self.count(by))
+
+    def _each(self, by: Any, read: Callable[[Moments], Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name, kept in self._pass(by).items():
+            if by is None:
+                total = kept.total()
+                assert total is not None
+                found[name] = read(total)
+            else:
+                found[name] = torch.stack([read(kept.classes[label]) for label in sorted(kept.classes)])
+        return found
+
+    def _pass(self, by: Any) -> dict[str, ByClass]:
+        key = "all" if by is None else by if isinstance(by, str) else fingerprint(_read_labels(by))
+        if key not in self._passes:
+            if isinstance(by, str) and by not in SOURCES:
+                raise QuestionError(
+                    "samples have no such classes", got=f"by={by!r}", expected=", ".join(map(repr, SOURCES)),
+                    hint="or one number per sample",
+                )  # fmt: skip
+            if by is None and self._passes:
+                return next(iter(self._passes.values()))
+            self._passes[key] = self._run(by)
+        return self._passes[key]
+
+    def _run(self, by: Any) -> dict[str, ByClass]:
+        kept = {name: ByClass() for name in self._questions}
+        first = 0
+        given = None if by is None or isinstance(by, str) else _read_labels(by)
+        shown = tqdm(
+            self._loader, desc="batches", disable=self._progress is False, delay=0.0 if self._progress else 2.0,
+            leave=False,
+        )  # fmt: skip
+        with shown:
+            for batch in shown:
+                try:
+                    first += self._count(batch, kept, by if given is None else given, first)
+                except NrmError as error:
+                    place = f"the batch that begins with sample {first}"
+                    error.where = place if error.where is None else f"{place}: {error.where}"
+                    raise
+        if first == 0:
+            raise QuestionError(
+                "no samples", got="an empty loader, or an iterator that was used up by an earlier pass",
+                expected="batches of inputs", hint="a DataLoader or a list can be read again",
+            )  # fmt: skip
+        if given is not None and len(given) != first:
+            raise QuestionError("labels and samples do not match", got=f"{len(given)} labels", expected=str(first))
+        return kept
+
+    def _count(self, batch: Any, kept: dict[str, ByClass], by: Any, first: int) -> int:
+        inputs, labels = read_batch(batch)
+        target = _read_target(self._targets, labels)
+        with measure(self._model, inputs, target=target, progress=False, **self._options) as R:
+            classes = list(_classes(R, by, labels, first))
+            for name, question in self._questions.items():
+                kept[name].add(R(*question.parts), classes)
+            return len(R)
+
+
+def _read_target(targets: Any, labels: Tensor | None) -> Any:
+    if not (isinstance(targets, str) and targets == "label"):
+        return targets
+    if labels is None:
+        raise QuestionError("the batch has no labels", got="targets='label'", expected="pairs (inputs, labels)")
+    return labels
+
+
+def _classes(R: Measure, by: Any, labels: Tensor | None, first: int) -> Iterator[int]:
+    """The class of every sample of a batch."""
+    if by is None:
+        return iter([-1] * len(R))
+    if isinstance(by, list):
+        if first + len(R) > len(by):
+            raise QuestionError("labels and samples do not match", got=f"{len(by)} labels", expected="one per sample")
+        return iter(by[first : first + len(R)])
+    found = {"label": labels, "target": R.target, "prediction": R.prediction}[by]
+    if not isinstance(found, Tensor) or found.ndim != 1:
+        raise QuestionError(
+            f"the batch has no {by} that is a class", got=f"by={by!r}",
+            expected="one class per sample", hint="by=[...] with one number per sample",
+        )  # fmt: skip
+    return iter(found.tolist())
+
+
+def _read_labels(by: Any) -> list[int]:
+    try:
+        read = torch.as_tensor(by if isinstance(by, Tensor) or hasattr(by, "__array__") else list(_numbers(by)))
+    except (TypeError, ValueError, RuntimeError):
+        read = torch.zeros(0, 0)
+    if read.ndim != 1 or read.is_floating_point() or read.is_complex():
+        raise QuestionError(
+            "not classes of samples", got=repr(by)[:80], expected=f"one integer per sample, or one of {SOURCES}"
+        )
+    return [int(i) for i in read.tolist()]
+
+
+def _numbers(by: Any) -> Sequence[int]:
+    return [int(i) if isinstance(i, Tensor) else i for i in by]

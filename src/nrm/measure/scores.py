@@ -1,0 +1,40 @@
+"""How samples are compared: relevance is a share of each sample's own output, a score can be ranked over samples."""
+
+from __future__ import annotations
+
+import difflib
+
+import torch
+from torch import Tensor
+
+from nrm.errors import QuestionError
+from nrm.measure.measure import Measure
+
+WEIGHTS = ("logit", "softmax", "none")
+
+
+def read_weight(weight: object) -> str:
+    """The name of a weight, checked."""
+    if isinstance(weight, str) and weight in WEIGHTS:
+        return weight
+    near = difflib.get_close_matches(str(weight), WEIGHTS, n=1)
+    raise QuestionError(
+        "unknown weight", got=f"weight={weight!r}", expected=", ".join(map(repr, WEIGHTS)),
+        hint=f"weight={near[0]!r}" if near else None,
+    )  # fmt: skip
+
+
+def weights(R: Measure, weight: str) -> Tensor:
+    """What each sample's relevance is multiplied with: ``(batch,)``.
+
+    The explained output itself (``"logit"``), its softmax probability (``"softmax"``), or nothing (``"none"``).
+    """
+    if weight != "softmax":
+        return R.value if weight == "logit" else torch.ones_like(R.value)
+    outputs, target = R.values(R.output), R.target
+    if outputs.ndim != 2 or isinstance(target, str):
+        raise QuestionError(
+            "a softmax weight is the probability of one class", got=f"outputs of shape {tuple(outputs.shape[1:])}",
+            expected="one axis of classes, and a class as the target", hint="weight='logit' or 'none'",
+        )  # fmt: skip
+    return outputs.softmax(1).gather(1, target[:, None])[:, 0]
