@@ -26,7 +26,7 @@ from nrm.errors import (
     ResultFileError,
     RuleError,
 )
-from nrm.jobs import stream
+from nrm.jobs import relmax, stream
 from nrm.measure import Check, Cut, Difference, Measure, measure
 from nrm.questions import Layer, Partition, Set, query, stack, visits
 from nrm.results import load, save
@@ -119,6 +119,7 @@ __all__ = [
     "output",
     "query",
     "register",
+    "relmax",
     "save",
     "stack",
     "stream",

@@ -73,5 +73,9 @@ class ResultFileError(NrmError):
     """A result file that cannot be read: not one of ours, damaged, or of another schema version."""
 
 
+class JobError(NrmError):
+    """A dataset job that cannot go on: too many bad samples, a store of another job, a full disk, lost workers."""
+
+
 class NrmWarning(UserWarning):
     """A number that deserves a second look: mass in sinks, cancellation, a near-zero condition."""

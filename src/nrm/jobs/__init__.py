@@ -1,5 +1,7 @@
 """Questions to the measures of many samples: statistics over a stream, and the samples that count most."""
 
+from nrm.jobs.ranking import Hit, Hits, Ranking
+from nrm.jobs.relmax import relmax
 from nrm.jobs.stream import Stream, stream
 
-__all__ = ["Stream", "stream"]
+__all__ = ["Hit", "Hits", "Ranking", "Stream", "relmax", "stream"]

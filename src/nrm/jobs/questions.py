@@ -10,24 +10,23 @@ from typing import Any
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.questions import Layer, Partition, Set, stack
+from nrm.questions import Layer, Partition, Set, Stack
 
 Part = Layer | Partition | Set
-PARTS = (Layer, Partition, Set, type(stack(Layer("input"))))
 
 
 @dataclass(frozen=True)
 class Question:
     """One question: what ``R(...)`` is called with. ``text`` names it, in a store too."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Part | Stack, ...]
 
     @classmethod
     def read(cls, given: Any) -> Question:
         """A layer, partition or set, or a tuple of them."""
         parts = given if isinstance(given, tuple) else (given,)
         for part in parts or (None,):
-            if not isinstance(part, PARTS):
+            if not isinstance(part, Part | Stack):
                 raise QuestionError(
                     "not a question", got=repr(given)[:120], expected="layers, partitions or sets, or a tuple of them",
                     hint="nrm.layer('conv').channels, or (a.channels, b.channels)",
@@ -41,8 +40,14 @@ class Question:
 
     @property
     def alone(self) -> Part | None:
-        """The only part of a question about one layer."""
-        return self.parts[0] if len(self.parts) == 1 and isinstance(self.parts[0], Part) else None
+        """The only part of a question about one tensor."""
+        part = self.parts[0]
+        if len(self.parts) > 1 or isinstance(part, Stack):
+            return None
+        steps = (isinstance(part, Partition) and part.kind == "steps") or (
+            isinstance(part, Set) and part.expression[0] == "steps"
+        )
+        return None if steps else part
 
     def digest(self) -> str:
         """The same for equal questions in every process, masks and labels included."""

@@ -49,13 +49,18 @@ class Origin:
 
     def digest(self) -> str:
         """A fingerprint of the model's class, parameters and buffers: equal on every machine."""
-        digest = hashlib.blake2b(type(self._model).__qualname__.encode(), digest_size=16)
-        for name, tensor in sorted(self._model.state_dict().items()):
-            if isinstance(tensor, Tensor):
-                digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-                data = tensor.detach().cpu().contiguous().view(-1)
-                digest.update(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")
-        return digest.hexdigest()
+        return model_digest(self._model)
+
+
+def model_digest(model: nn.Module) -> str:
+    """A fingerprint of a model's class, parameters and buffers."""
+    digest = hashlib.blake2b(type(model).__qualname__.encode(), digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        if isinstance(tensor, Tensor):
+            digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+            data = tensor.detach().cpu().contiguous().view(-1)
+            digest.update(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")
+    return digest.hexdigest()
 
 
 def _used_weights(tape: Tape) -> Versions:

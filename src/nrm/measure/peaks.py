@@ -36,6 +36,14 @@ def peaks(R: Measure, part: Layer | Partition | Set, values: Tensor) -> tuple[Te
     return best, at
 
 
+def block_shape(R: Measure, part: Layer | Partition | Set) -> tuple[int, ...]:
+    """The axes that a part of a question gives to its answers."""
+    if isinstance(part, Set):
+        return ()
+    partition = Partition(part) if isinstance(part, Layer) else part
+    return Blocks.of(R._places.resolve(partition.layer)[1], partition).shape
+
+
 def _by_axes(blocks: Blocks, values: Tensor) -> tuple[Tensor, Tensor]:
     axes = blocks.axes or ()
     rest = [a for a in range(values.ndim - 1) if a not in axes]

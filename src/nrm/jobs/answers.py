@@ -1,0 +1,171 @@
+"""What one batch of samples says to all questions: one capture and one sweep, shared."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nrm.errors import MemoryLimitError, NrmWarning, QuestionError
+from nrm.jobs.questions import Question
+from nrm.jobs.samples import collate
+from nrm.jobs.top import Floats, Integers
+from nrm.measure import Measure, measure
+from nrm.measure.peaks import peaks
+from nrm.measure.scores import weights
+from nrm.questions import Layer
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample: its number in the data set, its input, its label, and what is explained if that is its own."""
+
+    number: int
+    input: Any
+    label: int | None = None
+    target: int | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A sample that could not be read or explained, and why."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Inquiry:
+    """The model and all that is asked about every sample."""
+
+    model: nn.Module
+    questions: tuple[Question, ...]
+    targets: Any = None
+    weight: str = "logit"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A batch's answers to one question, by block: ``(batch, blocks)``.
+
+    ``relevance`` are shares, ``scores`` what samples are ranked by. A question about one layer also has the neuron
+    with the largest relevance in every block (``places``), the largest activation there, and its neuron.
+    """
+
+    relevance: Tensor
+    scores: Floats
+    places: Integers | None
+    activation: Floats | None
+    active: Integers | None
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """A batch's answers, and what its samples are."""
+
+    samples: tuple[Sample, ...]
+    target: list[int]
+    prediction: list[int]
+    value: list[float]
+    weight: list[float]
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...]
+
+
+def ask(inquiry: Inquiry, samples: Sequence[Sample]) -> Answers:
+    """The answers of some samples as one batch."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", NrmWarning)
+        with open_measure(inquiry, samples) as R:
+            scale = weights(R, inquiry.weight)
+            tables = tuple(_table(R, question, scale) for question in inquiry.questions)
+            answers = Answers(
+                tuple(samples), _numbers(R.target, len(R)), _numbers(R.prediction, len(R)), R.value.double().tolist(),
+                scale.double().tolist(), tables, tuple(str(w.message) for w in caught if w.category is NrmWarning),
+            )  # fmt: skip
+    for other in caught:
+        if other.category is not NrmWarning:
+            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+    return answers
+
+
+def open_measure(inquiry: Inquiry, samples: Sequence[Sample]) -> Measure:
+    """The measure of some samples."""
+    inputs = _on(collate([sample.input for sample in samples]), _device(inquiry.model))
+    own = [sample.target for sample in samples if sample.target is not None]
+    target = own if own else inquiry.targets
+    R = measure(inquiry.model, inputs, target=target, progress=False, **inquiry.options)
+    if len(R) != len(samples):
+        raise QuestionError("samples come without a sample axis", got=f"{len(R)} samples from {len(samples)} items")
+    return R
+
+
+def ask_safely(inquiry: Inquiry, samples: Sequence[Sample]) -> tuple[list[Answers], list[Failure]]:
+    """The answers of a batch; if it fails, of its samples one by one, so that only the bad ones are left out."""
+    try:
+        return [ask(inquiry, samples)], []
+    except Exception as error:
+        if len(samples) == 1:
+            if isinstance(error, MemoryError | MemoryLimitError | torch.OutOfMemoryError):
+                raise
+            return [], [Failure(samples[0].number, describe(error))]
+    answers, failures = [], []
+    for sample in samples:
+        good, bad = ask_safely(inquiry, [sample])
+        answers += good
+        failures += bad
+    return answers, failures
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line.
+
+    >>> describe(ValueError("no"))
+    'ValueError: no'
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+
+
+def _table(R: Measure, question: Question, scale: Tensor) -> Table:
+    relevance = R(*question.parts).reshape(len(R), -1)
+    scores = (relevance * scale[:, None]).double().cpu().numpy()
+    part = question.alone
+    if part is None:
+        return Table(relevance, scores, None, None, None)
+    layer = part if isinstance(part, Layer) else part.layer
+    places = _integers(peaks(R, part, R(layer))[1])
+    if layer.consumer is not None or layer in R.biases:  # no tensors of their own
+        return Table(relevance, scores, places, None, None)
+    best, at = peaks(R, part, R.values(layer))
+    return Table(relevance, scores, places, best.double().cpu().numpy(), _integers(at))
+
+
+def _integers(t: Tensor) -> Integers:
+    found: Integers = t.cpu().numpy().astype(np.int64)
+    return found
+
+
+def _numbers(found: Tensor | str, count: int) -> list[int]:
+    """One class per sample, -1 where outputs are no classes."""
+    if isinstance(found, str) or found.ndim != 1:
+        return [-1] * count
+    return [int(i) for i in found.tolist()]
+
+
+def _device(model: nn.Module) -> torch.device:
+    tensor = next(model.parameters(), None)
+    return torch.device("cpu") if tensor is None else tensor.device
+
+
+def _on(inputs: Any, device: torch.device) -> Any:
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    if isinstance(inputs, dict):
+        return {key: _on(value, device) for key, value in inputs.items()}
+    return tuple(_on(value, device) for value in inputs) if isinstance(inputs, tuple) else inputs

@@ -1,0 +1,135 @@
+"""Any data set as samples with numbers: read ahead, errors kept with the sample that has them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from nrm.errors import JobError, QuestionError
+from nrm.extras import extra
+from nrm.jobs.answers import Failure, Sample, describe
+from nrm.jobs.questions import fingerprint
+from nrm.jobs.samples import split_label
+
+AHEAD = 2
+"""Batches that are read while one is being explained."""
+
+PROBES = 8
+"""Samples that tell one data set from another."""
+
+Loaded = Sample | Failure
+
+
+def open_dataset(dataset: Any, transform: Callable[[Any], Any] | None) -> Any:
+    """A data set as it is, or the images of a folder with one folder for each class."""
+    if isinstance(dataset, str | os.PathLike):
+        with extra("vision", "nrm.relmax on a folder of images"):
+            from torchvision.datasets import ImageFolder
+        if not Path(dataset).is_dir():
+            raise QuestionError("no such folder of images", got=os.fspath(dataset), expected="a folder")
+        if transform is None:
+            raise QuestionError("images need a transform", expected="transform=, from an image to the model's input")
+        return ImageFolder(os.fspath(dataset), transform=transform)
+    if transform is not None:
+        raise QuestionError("only folders of images take a transform", hint="give the data set its own transform")
+    if not (is_map(dataset) or isinstance(dataset, Iterable)) or isinstance(dataset, dict):
+        raise QuestionError(
+            "not a data set", got=type(dataset).__name__, expected="a torch Dataset, an iterable of samples, a folder"
+        )
+    return dataset
+
+
+def is_map(dataset: Any) -> bool:
+    """Whether samples can be had by their number."""
+    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+
+
+def identify(dataset: Any, targets: Any) -> dict[str, Any]:
+    """What tells a data set from another: its length, and digests of a few of its samples."""
+    facts: dict[str, Any] = {"kind": type(dataset).__qualname__, "samples": None, "probes": []}
+    if is_map(dataset):
+        count = len(dataset)
+        spread = sorted({round(i * (count - 1) / max(1, PROBES - 1)) for i in range(PROBES)}) if count else []
+        facts["samples"] = count
+        facts["probes"] = [[i, _digest(load(dataset, i, None))] for i in spread]
+    facts["targets"] = fingerprint(targets) if isinstance(targets, Tensor | list) else repr(targets)
+    return facts
+
+
+def _digest(loaded: Loaded) -> str:
+    if isinstance(loaded, Failure):
+        return "unreadable"
+    return fingerprint([_plain(loaded.input), loaded.label])
+
+
+def _plain(value: Any) -> Any:
+    return {str(k): _plain(v) for k, v in value.items()} if hasattr(value, "items") else value
+
+
+def read_target(targets: Any, number: int, label: int | None) -> int | None:
+    """The target of one sample, where samples have their own."""
+    if isinstance(targets, str) and targets == "label":
+        if label is None:
+            raise QuestionError("the sample has no label", got="targets='label'", expected="pairs (input, label)")
+        return label
+    if isinstance(targets, list):
+        if number >= len(targets):
+            raise QuestionError("targets and samples do not match", got=f"{len(targets)} targets")
+        return int(targets[number])
+    return None
+
+
+def load(dataset: Any, number: int, targets: Any) -> Loaded:
+    """One sample of a map-style data set, or why there is none."""
+    return _read(lambda: dataset[number], number, targets)
+
+
+def _read(get: Callable[[], Any], number: int, targets: Any) -> Loaded:
+    try:
+        inputs, label = split_label(get())
+        return Sample(number, inputs, label, read_target(targets, number, label))
+    except StopIteration:
+        raise
+    except Exception as error:
+        return Failure(number, describe(error))
+
+
+def load_range(dataset: Any, numbers: range, targets: Any, batch: int) -> Iterator[Loaded]:
+    """Samples of a map-style data set in their order, read by one thread ahead of their use."""
+    with ThreadPoolExecutor(1) as reader:
+        waiting = iter(numbers)
+        ahead = itertools.islice(waiting, AHEAD * batch)
+        pending = deque(reader.submit(load, dataset, i, targets) for i in ahead)
+        while pending:
+            loaded = pending.popleft().result()
+            pending.extend(reader.submit(load, dataset, i, targets) for i in itertools.islice(waiting, 1))
+            yield loaded
+
+
+def load_all(samples: Iterable[Any], targets: Any) -> Iterator[Loaded]:
+    """The samples of an iterable, numbered as they come. If it breaks in the middle, the job cannot go on."""
+    waiting = iter(samples)
+    for number in itertools.count():
+        try:
+            item = next(waiting)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise JobError(
+                "the data set broke off", where=f"sample {number}", got=describe(error),
+                hint="a map-style data set can leave a bad sample out",
+            ) from error  # fmt: skip
+        yield _read(lambda item=item: item, number, targets)  # type: ignore[misc]
+
+
+def batches(samples: Iterable[Loaded], size: int) -> Iterator[list[Loaded]]:
+    """Samples by their numbers: batch j has those from ``j size`` on, so that batches never depend on shards."""
+    for _, batch in itertools.groupby(samples, lambda sample: sample.number // size):
+        yield list(batch)

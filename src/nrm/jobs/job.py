@@ -1,0 +1,185 @@
+"""A dataset job as a value: everything a worker needs to explain one shard, and what tells the job from others."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nrm._version import __version__
+from nrm.errors import JobError, NrmError, QuestionError
+from nrm.jobs.answers import Failure, Inquiry, Sample, ask, ask_safely, open_measure
+from nrm.jobs.datasets import Loaded, batches, identify, is_map, load, load_range
+from nrm.jobs.questions import Question, fingerprint
+from nrm.jobs.tally import Limits, Tally
+from nrm.measure import Measure
+from nrm.measure.origin import model_digest
+from nrm.measure.peaks import block_shape
+from nrm.questions import Layer, Partition, Stack
+
+SCHEMA = 1
+"""The version of what is kept of a job."""
+
+ATTEMPTS = 8
+"""Samples that may fail before a job that never began is given up."""
+
+CELLS = 2**22
+"""Classes times blocks up to which statistics of every class are kept."""
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is asked about which samples, in shards. ``facts`` are plain data: the job's identity."""
+
+    inquiry: Inquiry
+    dataset: Any
+    targets: Any
+    limits: Limits
+    batch_size: int
+    shard_size: int
+    max_errors: int
+    threads: int
+    facts: Facts = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples there are; None if only reading them all can tell."""
+        return len(self.dataset) if is_map(self.dataset) else None
+
+    @property
+    def shards(self) -> range:
+        """The numbers of the shards of a map-style data set."""
+        return range(math.ceil((self.samples or 0) / self.shard_size))
+
+
+def run_shard(job: Job, shard: int, tick: Callable[[int], None] = lambda n: None) -> Tally:
+    """Explains the samples of one shard of a map-style data set: the unit of work of every engine."""
+    first = shard * job.shard_size
+    numbers = range(first, min(first + job.shard_size, len(job.dataset)))
+    return run_samples(job, load_range(job.dataset, numbers, job.targets, job.batch_size), tick)
+
+
+def run_samples(job: Job, samples: Iterable[Loaded], tick: Callable[[int], None] = lambda n: None) -> Tally:
+    """Explains samples as they come; those that fail are counted, up to the number that the job allows."""
+    tally = Tally(job.limits)
+    with threads(job.threads):
+        for batch in batches(samples, job.batch_size):
+            good = [sample for sample in batch if isinstance(sample, Sample)]
+            bad = [sample for sample in batch if isinstance(sample, Failure)]
+            answers, failed = ask_safely(job.inquiry, good) if good else ([], [])
+            for some in answers:
+                tally.add(some)
+            for failure in sorted([*bad, *failed], key=lambda f: f.number):
+                tally.fail(failure)
+            check_errors(tally.errors, job.max_errors)
+            tick(len(batch))
+    return tally
+
+
+def check_errors(errors: list[tuple[int, str]], allowed: int) -> None:
+    """Gives up if more samples failed than are allowed."""
+    if len(errors) > allowed:
+        number, text = errors[0]
+        raise JobError(
+            f"{len(errors)} sample{'s' * (len(errors) != 1)} failed", where=f"sample {number}", got=text,
+            expected=f"at most {allowed} bad samples", hint="max_errors=100 leaves out that many, and lists them",
+        )  # fmt: skip
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads for torch: the last bits of sums depend on them, so that a job has always the same number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def probe(inquiry: Inquiry, samples: Iterable[Loaded]) -> Measure:
+    """The measure of the first sample that can be explained, all questions answered once: mistakes show up here."""
+    first: Exception | None = None
+    for sample in itertools.islice(samples, ATTEMPTS):
+        if isinstance(sample, Failure):
+            first = first or JobError("a sample cannot be read", where=f"sample {sample.number}", got=sample.text)
+            continue
+        try:
+            ask(inquiry, [sample])
+            return open_measure(inquiry, [sample])
+        except Exception as error:
+            if isinstance(error, NrmError):
+                error.at(f"sample {sample.number}")
+            first = first or error
+    raise first or QuestionError("no samples", got="an empty data set", expected="at least one sample")
+
+
+def first_samples(dataset: Any, targets: Any) -> Iterator[Loaded]:
+    """The first samples of a map-style data set, one by one."""
+    return (load(dataset, i, targets) for i in range(len(dataset)))
+
+
+def describe_questions(R: Measure, questions: Iterable[Question]) -> list[Facts]:
+    """What a store needs to know of every question to be asked about its blocks."""
+    return [_describe(R, question) for question in questions]
+
+
+def _describe(R: Measure, question: Question) -> Facts:
+    shape = list(R(*question.parts).shape[1:])
+    parts = [part for part in question.parts if not isinstance(part, Stack)]
+    plain = len(parts) == len(question.parts) and (len(parts) > 1 or question.alone is not None)
+    alone = question.alone
+    layer = None if alone is None else alone if isinstance(alone, Layer) else alone.layer
+    return {
+        "text": question.text,
+        "digest": question.digest(),
+        "shape": shape,
+        "parts": [
+            {
+                "text": str(part),
+                "digest": fingerprint(Partition(part) if isinstance(part, Layer) else part),
+                "shape": list(block_shape(R, part)) if plain else shape,
+            }
+            for part in parts
+        ],
+        "layer": None if layer is None else [str(layer), list(R(layer).shape[1:])],
+    }
+
+
+def identity(job: Job, R: Measure) -> Facts:
+    """What tells this job from every other: model, rules, questions, targets, data, and how it is cut into shards."""
+    network = R._network
+    return {
+        "schema": SCHEMA,
+        "nrm": __version__,
+        "model": model_digest(job.inquiry.model),
+        "rules": repr(network.composite),
+        "bias": network.bias,
+        "zero": network.zero,
+        "normalize": network.normalize,
+        "dtype": str(R._tape.dtype),
+        "options": fingerprint({k: v for k, v in sorted(job.inquiry.options.items()) if k in ("output", "batch_dim")}),
+        "weight": job.inquiry.weight,
+        "questions": describe_questions(R, job.inquiry.questions),
+        "data": identify(job.dataset, job.targets if job.targets is not None else job.inquiry.targets),
+        "k": job.limits.k,
+        "rows": job.limits.rows,
+        "per_class": list(job.limits.per_class),
+        "batch_size": job.batch_size,
+        "shard_size": job.shard_size,
+    }
+
+
+def choose_per_class(R: Measure, questions: Iterable[Question], asked: bool | None) -> tuple[bool, ...]:
+    """Of which questions statistics of every class are kept: as asked, or those whose fit into memory."""
+    if asked is not None:
+        return tuple(asked for _ in questions)
+    classes = R.values(R.output).numel()
+    return tuple(classes * math.prod(R(*q.parts).shape[1:]) <= CELLS for q in questions)

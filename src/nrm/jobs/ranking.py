@@ -1,0 +1,288 @@
+"""What a finished job can be asked, wherever its results are kept."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nrm.errors import QuestionError
+from nrm.jobs.job import Facts
+from nrm.jobs.moments import ByClass, Moments
+from nrm.jobs.questions import Question, fingerprint
+from nrm.jobs.tally import RANKS, Tally
+from nrm.jobs.top import Top, crowded
+from nrm.questions import Layer, Partition, Set
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One of the best samples of a block: its number, its score, and the neuron of the layer where the block peaks."""
+
+    sample: int
+    score: float
+    place: tuple[int, ...] | None = None
+    label: int | None = None
+    target: int | None = None
+
+
+@dataclass(frozen=True)
+class Hits(Sequence[Hit]):
+    """The best samples of a block, best first.
+
+    ``complete`` says that no other sample can belong there; ``note`` says why some may be missing, and what to do.
+    """
+
+    block: str
+    by: str
+    hits: tuple[Hit, ...]
+    complete: bool
+    note: str = ""
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.hits[index]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    @property
+    def samples(self) -> list[int]:
+        """The numbers of the samples."""
+        return [hit.sample for hit in self.hits]
+
+    @property
+    def scores(self) -> list[float]:
+        """Their scores."""
+        return [hit.score for hit in self.hits]
+
+    def __str__(self) -> str:
+        rows = [f"  {rank:>3}  sample {hit.sample}  {hit.score:.4g}" + _where(hit)
+                for rank, hit in enumerate(self.hits, 1)]  # fmt: skip
+        return "\n".join(
+            [f"the best samples for {self.block} by {self.by}", *rows, *([self.note] if self.note else [])]
+        )
+
+    __repr__ = __str__
+
+
+def _where(hit: Hit) -> str:
+    return "" if hit.place is None else f"  at {hit.place}"
+
+
+class Ranking(ABC):
+    """The best samples of every block, statistics of every block, and what is known of every sample."""
+
+    facts: Facts
+
+    @abstractmethod
+    def _top(self, question: int, by: str, block: int) -> Top:
+        """The rows of one block."""
+
+    @abstractmethod
+    def _cut(self, question: int, by: str) -> float:
+        """The score above which no row of a question is missing."""
+
+    @abstractmethod
+    def _moments(self, question: int) -> ByClass:
+        """The statistics of a question."""
+
+    @abstractmethod
+    def _lines(self, samples: Sequence[int]) -> dict[int, tuple[int | None, int | None]]:
+        """Label and target of some samples."""
+
+    @property
+    @abstractmethod
+    def errors(self) -> list[tuple[int, str]]:
+        """The samples that were left out, and why."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many samples were explained."""
+
+    def top(self, *parts: Any, k: int | None = None, by: str = "relevance") -> Hits:
+        """The best samples of a block, or of a pair of blocks: ``top(a.channel(12), b.channel(7), k=9)``."""
+        if by not in RANKS:
+            raise QuestionError("unknown ranking", got=f"by={by!r}", expected=" or ".join(map(repr, RANKS)))
+        question, block = self._find(parts)
+        facts = self.facts["questions"][question]
+        wanted = self.facts["k"] if k is None else k
+        if not 0 < wanted <= self.facts["k"]:
+            raise QuestionError("not so many are kept", got=f"k={k}", expected=f"1 to {self.facts['k']}")
+        rows = self._top(question, by, block)
+        if by == "activation" and facts["layer"] is None:
+            raise QuestionError("blocks of several layers have no activation", got=facts["text"])
+        chosen = [rows.sample[:wanted].tolist(), rows.score[:wanted].tolist(), rows.place[:wanted].tolist()]
+        lines = self._lines(chosen[0])
+        hits = tuple(
+            Hit(sample, score, self._place(question, place), *lines.get(sample, (None, None)))
+            for sample, score, place in zip(*chosen, strict=True)
+        )
+        name = ", ".join(map(str, parts))
+        cut = self._cut(question, by)
+        full = crowded(self.facts["k"], self.facts["rows"], math.prod(facts["shape"]))
+        complete = not full or (len(hits) == wanted and (hits[-1].score > cut or math.isinf(cut)))
+        return Hits(name, by, hits, complete, "" if complete else self._pruned(parts, hits, cut))
+
+    def _pruned(self, parts: Sequence[Any], hits: Sequence[Hit], cut: float) -> str:
+        kept = f"only its samples above {cut:.4g} are kept" if hits else "it was pruned"
+        if math.isinf(cut):
+            kept = "its positive scores are all kept"
+        scan = ", ".join(map(repr, parts))
+        return (
+            f"{'this list may go on' if hits else 'no samples'}: of {self.facts['rows']} rows for all blocks of the "
+            f"question {kept}.\n"
+            f"A scan for this one is exact: nrm.relmax(model, dataset, ({scan}), ...)"
+        )
+
+    def statistics(self, *question: Any, target: int | None = None) -> dict[str, Any]:
+        """Statistics of a question's shares over samples, of all or of those with one target (or label).
+
+        ``count``, and tensors in the shape of the question: ``mean``, ``variance``, ``positive`` and ``negative`` (the
+        shares of samples with that sign), ``absolute`` (the mean of absolute values).
+        """
+        number = self._number(question)
+        facts, kept = self.facts["questions"][number], self._moments(number)
+        if target is not None and not self.facts["per_class"][number]:
+            raise QuestionError(
+                "statistics of single classes are not kept for this question", got=f"target={target}",
+                expected="fewer blocks times classes", hint="nrm.relmax(..., per_class=True)",
+            )  # fmt: skip
+        moments = kept.total() if target is None else kept.classes.get(target)
+        if moments is None:
+            raise QuestionError("no samples", got=f"target={target}", expected=f"one of {sorted(kept.classes)}"[:200])
+        return _shaped(moments, facts["shape"])
+
+    def classes(self, *question: Any) -> list[int]:
+        """The targets (or labels) that occur."""
+        return sorted(self._moments(self._number(question)).classes)
+
+    def best(self, *question: Any, k: int = 10, target: int | None = None) -> list[tuple[tuple[int, ...], float]]:
+        """The blocks (or pairs of blocks) with the largest mean share: their indices, and the mean."""
+        mean: Tensor = self.statistics(*question, target=target)["mean"]
+        flat = mean.flatten()
+        order = flat.argsort(descending=True, stable=True)[:k]
+        indices = torch.stack(torch.unravel_index(order, mean.shape), 1).tolist() if mean.ndim else [[]]
+        return [(tuple(at), float(flat[i])) for at, i in zip(indices, order.tolist(), strict=True)]
+
+    def _place(self, question: int, neuron: int) -> tuple[int, ...] | None:
+        layer = self.facts["questions"][question]["layer"]
+        if neuron < 0 or layer is None:
+            return None
+        return tuple(int(i) for i in np.unravel_index(neuron, layer[1])) if layer[1] else ()
+
+    def _number(self, question: Sequence[Any]) -> int:
+        """Which of the job's questions is meant; with only one, nothing need be said."""
+        if not question and len(self.facts["questions"]) == 1:
+            return 0
+        digest = Question.read(tuple(question)).digest() if question else ""
+        for number, facts in enumerate(self.facts["questions"]):
+            if facts["digest"] == digest:
+                return number
+        raise self._unknown(", ".join(map(str, question)) or "nothing")
+
+    def _find(self, parts: Sequence[Any]) -> tuple[int, int]:
+        """The question that a block belongs to, and its number there."""
+        for number, facts in enumerate(self.facts["questions"]):
+            for order in itertools.permutations(parts):
+                block = _block(facts, order)
+                if block is not None:
+                    return number, block
+        raise self._unknown(", ".join(map(str, parts)))
+
+    def _unknown(self, got: str) -> QuestionError:
+        known = "; ".join(facts["text"] for facts in self.facts["questions"])
+        return QuestionError(
+            "the job did not ask this", got=got, expected=f"blocks of: {known}",
+            hint="nrm.relmax(model, dataset, ...) with this question",
+        )  # fmt: skip
+
+
+def _block(facts: Facts, parts: Sequence[Any]) -> int | None:
+    """The number of a block of a question, None if it is not one of its blocks."""
+    if len(parts) != len(facts["parts"]):
+        return None
+    flat = 0
+    for part, known in zip(parts, facts["parts"], strict=True):
+        shape = tuple(known["shape"])
+        if fingerprint(Partition(part) if isinstance(part, Layer) else part) == known["digest"] and not shape:
+            continue
+        index = _index(part, known["digest"])
+        if index is None:
+            return None
+        at = index if isinstance(index, tuple) else None
+        sizes = shape if at is not None else (math.prod(shape),)
+        at = (index,) if at is None else at
+        if len(at) != len(sizes) or not all(-n <= i < n for i, n in zip(at, sizes, strict=True)):
+            raise QuestionError("no such block", got=str(part), expected=f"blocks of shape {shape}")
+        inside = 0
+        for i, n in zip(at, sizes, strict=True):
+            inside = inside * n + i % n
+        flat = flat * math.prod(shape) + inside
+    return flat
+
+
+def _index(part: Any, digest: str) -> Any:
+    """The index of a set inside a partition with this digest, None if it is no block of it."""
+    if not isinstance(part, Set) or part.expression[0] != "part" or fingerprint(part.expression[1]) != digest:
+        return None
+    index = part.expression[2]
+    if isinstance(index, tuple):
+        return tuple(index[1:]) if index[0] == "at" else None
+    return index
+
+
+def _shaped(moments: Moments, shape: Sequence[int]) -> dict[str, Any]:
+    tables = {
+        "mean": moments.mean,
+        "variance": moments.variance(),
+        "positive": moments.positive.double() / moments.count,
+        "negative": moments.negative.double() / moments.count,
+        "absolute": moments.absolute / moments.count,
+    }
+    return {"count": moments.count, **{name: table.reshape(tuple(shape)) for name, table in tables.items()}}
+
+
+class Found(Ranking):
+    """The results of a job in memory."""
+
+    def __init__(self, facts: Facts, tally: Tally) -> None:
+        self.facts, self.tally = facts, tally
+
+    def _top(self, question: int, by: str, block: int) -> Top:
+        whole = self.tally.tops.get((question, by))
+        return Top.empty(1, 1) if whole is None else whole.of_block(block)
+
+    def _cut(self, question: int, by: str) -> float:
+        whole = self.tally.tops.get((question, by))
+        return -math.inf if whole is None else whole.cut
+
+    def _moments(self, question: int) -> ByClass:
+        return self.tally.moments[question]
+
+    def _lines(self, samples: Sequence[int]) -> dict[int, tuple[int | None, int | None]]:
+        wanted, rows = set(samples), self.tally.samples
+        return {s: (label, target) for s, label, target in self._columns(rows) if s in wanted}
+
+    @staticmethod
+    def _columns(rows: dict[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
+        return zip(rows["sample"], rows["label"], rows["target"], strict=True)
+
+    @property
+    def errors(self) -> list[tuple[int, str]]:
+        return self.tally.errors
+
+    @property
+    def count(self) -> int:
+        return self.tally.count
+
+    def __repr__(self) -> str:
+        asked = "; ".join(facts["text"] for facts in self.facts["questions"])
+        return f"the best {self.facts['k']} of {self.count} samples for every block of: {asked}"

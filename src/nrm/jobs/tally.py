@@ -1,0 +1,116 @@
+"""What is kept of many samples: the best of every block, statistics, and one line per sample. Tallies merge."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nrm.jobs.answers import Answers, Failure
+from nrm.jobs.moments import ByClass
+from nrm.jobs.top import Top, merge
+
+COLUMNS = ("sample", "label", "target", "prediction", "value", "weight", "error")
+"""What is known of every sample; a failed one has only its number and its error."""
+
+RANKS = ("relevance", "activation")
+
+GROUP = 16
+"""Shards that are folded into one before groups are."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is kept: ``k`` samples of every block, ``rows`` of a question, and of which questions every class."""
+
+    k: int
+    rows: int
+    per_class: tuple[bool, ...]
+
+
+@dataclass(eq=False)
+class Tally:
+    """The samples of one shard, or of several that were merged."""
+
+    limits: Limits
+    samples: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
+    tops: dict[tuple[int, str], Top] = field(default_factory=dict)
+    moments: list[ByClass] = field(default_factory=list)
+    notes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.moments = self.moments or [ByClass() for _ in self.limits.per_class]
+
+    def add(self, answers: Answers) -> None:
+        """Counts a batch in."""
+        numbers = [sample.number for sample in answers.samples]
+        labels = [sample.label for sample in answers.samples]
+        columns: tuple[list[Any], ...] = (
+            numbers, labels, answers.target, answers.prediction, answers.value, answers.weight,
+            [None] * len(labels),
+        )  # fmt: skip
+        for name, values in zip(COLUMNS, columns, strict=True):
+            self.samples[name] += values
+        classes = [t if t >= 0 else -1 if label is None else label
+                   for t, label in zip(answers.target, labels, strict=True)]  # fmt: skip
+        for number, table in enumerate(answers.tables):
+            own = classes if self.limits.per_class[number] else [-1] * len(classes)
+            self.moments[number].add(table.relevance, own)
+            self._rank(number, "relevance", numbers, table.scores, table.places)
+            if table.activation is not None:
+                self._rank(number, "activation", numbers, table.activation, table.active)
+        for note in answers.notes:
+            self.notes[note] = self.notes.get(note, 0) + 1
+
+    def _rank(self, question: int, by: str, samples: list[int], scores: Any, places: Any) -> None:
+        limits, known = self.limits, self.tops.get((question, by))
+        floor = -np.inf if known is None else known.cut
+        new = Top.of(limits.k, limits.rows, np.array(samples, np.int64), scores, places, floor)
+        self.tops[question, by] = new if known is None else merge([known, new])
+
+    def fail(self, failure: Failure) -> None:
+        """Counts a sample in that could not be explained."""
+        for name in COLUMNS:
+            known = {"sample": failure.number, "error": failure.text}
+            self.samples[name].append(known.get(name))
+
+    def absorb(self, other: Tally) -> None:
+        """Counts in what another one has counted."""
+        for name in COLUMNS:
+            self.samples[name] += other.samples[name]
+        for mine, theirs in zip(self.moments, other.moments, strict=True):
+            mine.merge(theirs)
+        for note, count in other.notes.items():
+            self.notes[note] = self.notes.get(note, 0) + count
+        for key, top in sorted(other.tops.items()):
+            self.tops[key] = merge([self.tops[key], top]) if key in self.tops else top
+
+    @property
+    def errors(self) -> list[tuple[int, str]]:
+        """The samples that failed, and why."""
+        pairs = zip(self.samples["sample"], self.samples["error"], strict=True)
+        return [(number, text) for number, text in pairs if text is not None]
+
+    @property
+    def count(self) -> int:
+        """How many samples have been explained."""
+        return len(self.samples["sample"]) - len(self.errors)
+
+
+def fold(tallies: Iterable[Tally]) -> Tally | None:
+    """Several tallies as one, in their order; the best samples do not depend on it, the last bits of means do."""
+    whole: Tally | None = None
+    for tally in tallies:
+        whole = whole or Tally(tally.limits)
+        whole.absorb(tally)
+    return whole
+
+
+def fold_shards(tallies: Iterable[Tally]) -> Tally | None:
+    """All shards of a job, given in their order, as one: the same groups of shards are folded wherever it is done."""
+    groups = (group for _, group in itertools.groupby(enumerate(tallies), lambda pair: pair[0] // GROUP))
+    folded = (fold(tally for _, tally in group) for group in groups)
+    return fold(tally for tally in folded if tally is not None)

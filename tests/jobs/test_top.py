@@ -1,0 +1,76 @@
+"""The algebra of best samples: any order, any parts, any repetition give the same rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nrm.jobs.top import Top, merge
+
+
+def rows(top: Top) -> list[tuple[float, ...]]:
+    return list(zip(top.block, top.sample, top.score, top.place, strict=True))
+
+
+def batch(k: int, bound: int, scores: np.ndarray, numbers: np.ndarray) -> Top:
+    places = np.arange(scores.size).reshape(scores.shape) % 7
+    return Top.of(k, bound, numbers, scores[numbers], places[numbers])
+
+
+SMALL = st.integers(1, 5)
+
+
+@given(SMALL, st.integers(1, 40), SMALL, st.integers(1, 14), st.integers(0, 2**16), SMALL)
+def test_merging_is_associative_commutative_and_idempotent(
+    k: int, bound: int, blocks: int, samples: int, seed: int, parts: int
+) -> None:
+    random = np.random.default_rng(seed)
+    scores = random.integers(-3, 6, (samples, blocks)).astype(float)  # many ties
+    whole = batch(k, bound, scores, np.arange(samples))
+    order = random.permutation(samples)
+    pieces = [batch(k, bound, scores, np.sort(p)) for p in np.array_split(order, parts) if len(p)]
+    random.shuffle(pieces)
+    left = pieces[0]
+    for piece in pieces[1:]:
+        left = merge([left, piece])
+    assert rows(left) == rows(whole)
+    assert rows(merge(pieces)) == rows(whole)
+    assert rows(merge([left, left, pieces[0]])) == rows(whole)
+    # the slow truth
+    expected = []
+    for b in range(blocks):
+        ranked = sorted((-scores[s, b], s) for s in range(samples))
+        if blocks * k > bound:
+            ranked = [(v, s) for v, s in ranked if v < 0]
+        expected += [(v, b, s) for v, s in ranked[:k]]
+    expected = sorted(sorted(expected)[:bound], key=lambda row: (row[1], row[0], row[2]))
+    assert [(-s, b, n) for b, n, s, _ in rows(whole)] == expected
+
+
+def test_the_cut_tells_what_may_be_missing() -> None:
+    random = np.random.default_rng(0)
+    scores = random.random((30, 50))
+    top = batch(5, 40, scores, np.arange(30))
+    assert len(top) == 40
+    for block in range(50):
+        best = np.sort(scores[:, block])[::-1][:5]
+        kept = top.of_block(block).score
+        assert (best[best > top.cut] == kept[kept > top.cut]).all()
+    assert math.isinf(batch(5, 1000, scores, np.arange(30)).cut)
+
+
+@pytest.mark.parametrize("batch_size", [3, 30])
+def test_a_floor_changes_nothing(batch_size: int) -> None:
+    scores = np.random.default_rng(1).random((30, 50))
+    whole = batch(5, 40, scores, np.arange(30))
+    top = Top.empty(5, 40)
+    places = np.arange(scores.size).reshape(scores.shape) % 7
+    for begin in range(0, 30, batch_size):
+        part = slice(begin, begin + batch_size)
+        new = Top.of(5, 40, np.arange(30)[part], scores[part], places[part], top.cut)
+        top = merge([top, new])
+    assert rows(top) == rows(whole)
