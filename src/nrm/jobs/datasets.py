@@ -24,19 +24,15 @@ AHEAD = 2
 PROBES = 8
 """Samples that tell one data set from another."""
 
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
+
 Loaded = Sample | Failure
 
 
 def open_dataset(dataset: Any, transform: Callable[[Any], Any] | None) -> Any:
     """A data set as it is, or the images of a folder with one folder for each class."""
     if isinstance(dataset, str | os.PathLike):
-        with extra("vision", "nrm.relmax on a folder of images"):
-            from torchvision.datasets import ImageFolder
-        if not Path(dataset).is_dir():
-            raise QuestionError("no such folder of images", got=os.fspath(dataset), expected="a folder")
-        if transform is None:
-            raise QuestionError("images need a transform", expected="transform=, from an image to the model's input")
-        return ImageFolder(os.fspath(dataset), transform=transform)
+        return Images(Path(dataset), transform)
     if transform is not None:
         raise QuestionError("only folders of images take a transform", hint="give the data set its own transform")
     if not (is_map(dataset) or isinstance(dataset, Iterable)) or isinstance(dataset, dict):
@@ -44,6 +40,34 @@ def open_dataset(dataset: Any, transform: Callable[[Any], Any] | None) -> Any:
             "not a data set", got=type(dataset).__name__, expected="a torch Dataset, an iterable of samples, a folder"
         )
     return dataset
+
+
+class Images:
+    """The images in a folder and below, in the order of their names; those in folders have these as labels."""
+
+    def __init__(self, folder: Path, transform: Callable[[Any], Any] | None) -> None:
+        if not folder.is_dir():
+            raise QuestionError("no such folder of images", got=os.fspath(folder), expected="a folder")
+        if transform is None:
+            raise QuestionError(
+                "images need a transform", expected="transform=, a function from an RGB image to the model's input"
+            )
+        files = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+        self.files = sorted(path.relative_to(folder).as_posix() for path in files)
+        self.classes = sorted({name.rpartition("/")[0] for name in self.files} - {""})
+        self.folder, self.transform = folder, transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, number: int) -> Any:
+        with extra("viz", "nrm.relmax on a folder of images"):
+            from PIL import Image
+        name = self.files[number]
+        with Image.open(self.folder / name) as image:
+            inputs = self.transform(image.convert("RGB"))
+        group = name.rpartition("/")[0]
+        return (inputs, self.classes.index(group)) if group else inputs
 
 
 def is_map(dataset: Any) -> bool:
@@ -59,6 +83,8 @@ def identify(dataset: Any, targets: Any) -> dict[str, Any]:
         spread = sorted({round(i * (count - 1) / max(1, PROBES - 1)) for i in range(PROBES)}) if count else []
         facts["samples"] = count
         facts["probes"] = [[i, _digest(load(dataset, i, None))] for i in spread]
+    if isinstance(dataset, Images):
+        facts["files"] = fingerprint(dataset.files)
     facts["targets"] = fingerprint(targets) if isinstance(targets, Tensor | list) else repr(targets)
     return facts
 
