@@ -26,7 +26,7 @@ from nrm.errors import (
     ResultFileError,
     RuleError,
 )
-from nrm.jobs import relmax, stream
+from nrm.jobs import open_store, relmax, stream
 from nrm.measure import Check, Cut, Difference, Measure, measure
 from nrm.questions import Layer, Partition, Set, query, stack, visits
 from nrm.results import load, save
@@ -116,6 +116,7 @@ __all__ = [
     "layer",
     "load",
     "measure",
+    "open_store",
     "output",
     "query",
     "register",

@@ -2,6 +2,7 @@
 
 from nrm.jobs.ranking import Hit, Hits, Ranking
 from nrm.jobs.relmax import relmax
+from nrm.jobs.store import Store, merge_stores, open_store
 from nrm.jobs.stream import Stream, stream
 
-__all__ = ["Hit", "Hits", "Ranking", "Stream", "relmax", "stream"]
+__all__ = ["Hit", "Hits", "Ranking", "Store", "Stream", "merge_stores", "open_store", "relmax", "stream"]

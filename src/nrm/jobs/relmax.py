@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import signal
+import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from nrm.errors import NrmError, NrmWarning, QuestionError
 from nrm.jobs.answers import Inquiry
 from nrm.jobs.datasets import Loaded, is_map, load_all, open_dataset
+from nrm.jobs.engines import Done, Task, choose, default_threads, run_here
 from nrm.jobs.job import (
     ATTEMPTS,
     Job,
@@ -24,20 +30,25 @@ from nrm.jobs.job import (
     identity,
     probe,
     run_samples,
-    run_shard,
 )
+from nrm.jobs.parts import Span, write_part
 from nrm.jobs.questions import Question
 from nrm.jobs.ranking import Found, Ranking
-from nrm.jobs.tally import Limits, Tally, fold_shards
+from nrm.jobs.store import Shelf, Store, claim, close
+from nrm.jobs.tally import Limits, fold_shards
 from nrm.measure.scores import read_weight
 from nrm.search.found import read_count
+
+Engine = Callable[[Task, Sequence[int], Callable[[int], None]], Iterator[Done]]
 
 ROWS = 200_000
 """Rows of best samples that are kept of one question."""
 
 
 def relmax(
-    model: nn.Module, dataset: Any, *questions: Any, targets: Any = None, k: int = 40, weight: str = "logit",
+    model: nn.Module, dataset: Any, *questions: Any, targets: Any = None, k: int = 40,
+    store: str | os.PathLike[str] | None = None, weight: str = "logit", engine: str = "local",
+    workers: int | None = None, gpus: float = 0, shards: Container[int] | None = None,
     batch_size: int = 16, shard_size: int = 256, max_errors: int = 0, rows: int = ROWS,
     per_class: bool | None = None, transform: Callable[[Any], Any] | None = None, threads: int | None = None,
     progress: bool | None = None, **options: Any,
@@ -57,8 +68,15 @@ def relmax(
         targets: what is explained: None (each sample's top class), a class, ``"label"``, one class per sample, or what
             else :func:`nrm.measure` takes.
         k: how many samples of every block are kept.
+        store: a folder for the results (needs the extra ``store``). A job that was stopped, in whatever way, goes on
+            from its finished shards if it is run again with the same arguments; :func:`nrm.open_store` reads it.
         weight: how samples are compared. A relevance is a share of the sample's output; it is multiplied with the
             explained output (``"logit"``), its softmax probability (``"softmax"``), or nothing (``"none"``).
+        engine: ``"local"``, or ``"ray"`` for the actors of Ray: of the cluster that this process (or the variable
+            RAY_ADDRESS) is connected to, else of this machine. Then the store is a folder that all workers see.
+        workers: processes or actors. Scripts that use several need ``if __name__ == "__main__":``.
+        gpus: of each worker of Ray.
+        shards: with a store, do only these shards; :func:`nrm.jobs.merge_stores` makes one store of several.
         batch_size: samples that are explained together.
         shard_size: samples that are one unit of work: a multiple of ``batch_size``.
         max_errors: samples that may fail. They are left out and listed in ``.errors``.
@@ -80,9 +98,17 @@ def relmax(
     try:
         job, source = _plan(
             model, open_dataset(dataset, transform), questions, targets, weight, options,
-            (k, rows, batch_size, shard_size, max_errors, threads, per_class),
+            (k, rows, batch_size, shard_size, max_errors, threads or default_threads(engine, workers), per_class),
         )  # fmt: skip
-        return _run(job, source, progress)
+        run = choose(engine, workers, gpus)
+        if source is not None and run is not run_here:
+            raise QuestionError(
+                "an iterable data set cannot be shared out", got=f"engine={engine!r}, workers={workers}",
+                expected="a map-style data set", hint="workers=1",
+            )  # fmt: skip
+        if store is None:
+            return _run(job, source, run, progress)
+        return _run_stored(job, source, run, progress, Path(store), shards)
     except NrmError as error:
         error.at("nrm.relmax")
         raise
@@ -109,9 +135,11 @@ def _plan(
         looked = list(itertools.islice(source, ATTEMPTS))
         R = probe(inquiry, looked)
         source = itertools.chain(looked, source)
-    limits = Limits(k, read_count(rows, "rows"), choose_per_class(R, read, whole))
-    job = Job(inquiry, dataset, own, limits, batch_size, shard_size, max_errors, threads or torch.get_num_threads())
-    return replace(job, facts=identity(job, R)), source
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NrmWarning)  # the remarks of all samples are told at the end
+        limits = Limits(k, read_count(rows, "rows"), choose_per_class(R, read, whole))
+        job = Job(inquiry, dataset, own, limits, batch_size, shard_size, max_errors, threads)
+        return replace(job, facts=identity(job, R)), source
 
 
 def _read_targets(targets: Any, dataset: Any) -> tuple[Any, Any]:
@@ -127,26 +155,105 @@ def _read_targets(targets: Any, dataset: Any) -> tuple[Any, Any]:
     return own, None
 
 
-def _run(job: Job, source: Iterator[Loaded] | None, progress: bool | None) -> Found:
+def _run(job: Job, source: Iterator[Loaded] | None, engine: Engine, progress: bool | None) -> Found:
+    """The whole job in memory."""
     with bar(job.samples, progress) as shown:
         if source is None:
-            tallies: Iterator[Tally] = (run_shard(job, shard, shown.update) for shard in job.shards)
+            done = _checked(engine(Task(job, None), job.shards, shown.update), job.max_errors)
+            tallies = (one.tally for one in in_order(done) if one.tally is not None)
         else:
-            tallies = (run_samples(job, part, shown.update) for part in shards_of(source, job.shard_size))
-        whole = fold_shards(_checked(tallies, job.max_errors))
+            tallies = (run_samples(job, part, shown.update) for _, part in shards_of(source, job.shard_size))
+        whole = fold_shards(tallies)
     assert whole is not None
-    if whole.notes:
-        count, text = sum(whole.notes.values()), next(iter(whole.notes))
-        warnings.warn(f"{count} batches had a remark, the first: {text}", NrmWarning, stacklevel=4)
+    check_errors(whole.errors, job.max_errors)
+    _remark(whole.notes)
     return Found(job.facts, whole)
 
 
-def _checked(tallies: Iterator[Tally], allowed: int) -> Iterator[Tally]:
-    errors: list[tuple[int, str]] = []
-    for tally in tallies:
+def _run_stored(
+    job: Job, source: Iterator[Loaded] | None, engine: Engine, progress: bool | None, path: Path, only: Any
+) -> Store:
+    """The whole job, or what is left of it, with its shards written to a store."""
+    with claim(path, job.facts, job.threads) as (shelf, threads), terminable(path):
+        task = Task(replace(job, threads=threads), shelf.parts)
+        finished = shelf.finished()
+        errors = [] if not finished else Store(path).errors
+        check_errors(errors, job.max_errors)
+        with bar(job.samples, progress) as shown:
+            shown.update(min(len(finished) * job.shard_size, job.samples or len(finished) * job.shard_size))
+            if source is None:
+                left = [shard for shard in job.shards if shard not in finished and (only is None or shard in only)]
+                for done in _checked(engine(task, left, shown.update), job.max_errors, errors):
+                    if done.shard not in finished:
+                        shelf.fold_groups(len(job.shards))
+            else:
+                _store_iterable(task, source, shelf, shown.update, errors)
+        close(shelf, job.facts)
+    store = Store(path)
+    _remark(store.notes)
+    return store
+
+
+def _store_iterable(
+    task: Task, source: Iterator[Loaded], shelf: Shelf, tick: Callable[[int], None], errors: list[tuple[int, str]]
+) -> None:
+    """The shards of an iterable data set, which has to be read from its beginning."""
+    finished, last = shelf.finished(), 0
+    for shard, samples in shards_of(source, task.job.shard_size):
+        last = shard + 1
+        if shard in finished:
+            continue
+        tally = run_samples(task.job, samples, tick)
         errors += tally.errors
-        check_errors(errors, allowed)
-        yield tally
+        check_errors(errors, task.job.max_errors)
+        write_part(shelf.parts, Span(shard, shard + 1), tally)
+        shelf.fold_groups(None)
+    shelf.fold_all(last)
+
+
+@contextmanager
+def terminable(path: Path) -> Iterator[None]:
+    """A job that is told to stop says that nothing is lost, and how to go on."""
+    text = f"nrm.relmax was stopped. Finished shards are safe in {os.fspath(path)}: run it again to go on."
+
+    def stop(*_: Any) -> None:
+        raise SystemExit(text)
+
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if main else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(text) from None
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _remark(notes: dict[str, int]) -> None:
+    if notes:
+        text = f"{sum(notes.values())} batches had a remark, the first: {next(iter(notes))}"
+        warnings.warn(text, NrmWarning, stacklevel=4)
+
+
+def _checked(shards: Iterator[Done], allowed: int, errors: list[tuple[int, str]] | None = None) -> Iterator[Done]:
+    errors = [] if errors is None else errors
+    with contextlib.closing(shards):  # type: ignore[type-var]
+        for done in shards:
+            errors += done.errors
+            check_errors(errors, allowed)
+            yield done
+
+
+def in_order(shards: Iterator[Done]) -> Iterator[Done]:
+    """Finished shards by their numbers, each as soon as those before it are there."""
+    waiting: dict[int, Done] = {}
+    following = 0
+    for done in shards:
+        waiting[done.shard] = done
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
 
 
 def bar(total: int | None, progress: bool | None) -> Any:
@@ -156,7 +263,6 @@ def bar(total: int | None, progress: bool | None) -> Any:
     )
 
 
-def shards_of(samples: Iterator[Loaded], size: int) -> Iterator[Iterator[Loaded]]:
-    """The samples of an iterable, so many at a time."""
-    for _, shard in itertools.groupby(samples, lambda sample: sample.number // size):
-        yield shard
+def shards_of(samples: Iterator[Loaded], size: int) -> Iterator[tuple[int, Iterator[Loaded]]]:
+    """The shards of an iterable, with their numbers."""
+    return itertools.groupby(samples, lambda sample: sample.number // size)

@@ -1,0 +1,310 @@
+"""The store of a job: a manifest that says what job it is, and parts that are merged as they come."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nrm.errors import JobError, NrmError, NrmWarning, ResultFileError
+from nrm.extras import extra
+from nrm.jobs.job import SCHEMA, Facts
+from nrm.jobs.moments import ByClass
+from nrm.jobs.parts import (
+    TABLES,
+    TEMPORARY,
+    Span,
+    check_part,
+    read_facts,
+    read_part,
+    read_statistics,
+    write_part,
+    writing,
+)
+from nrm.jobs.ranking import Ranking
+from nrm.jobs.tally import GROUP, Limits, fold
+from nrm.jobs.top import Top
+from nrm.results import replacing
+
+try:
+    import fcntl
+except ImportError:  # a system without such locks
+    fcntl = None  # type: ignore[assignment]
+
+MANIFEST, PARTS, LOCK = "manifest.json", "parts", "lock"
+
+
+class Shelf:
+    """The files of a store: which shards are there, and how they become one part.
+
+    A part that covers the shards of others takes their place. Shards are folded in fixed groups, then the groups, so
+    that the result does not depend on who finished when.
+    """
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.path, self.limits = path, limits
+        self.parts = path / PARTS
+
+    def spans(self) -> list[Span]:
+        """The parts that count, in the order of their shards; those inside of others do not."""
+        found = sorted(filter(None, map(Span.read, _names(self.parts))), key=lambda s: (s.first, -s.last))
+        kept: list[Span] = []
+        for span in found:
+            if not kept or span.last > kept[-1].last:
+                kept.append(span)
+        return kept
+
+    def finished(self) -> set[int]:
+        """The shards that are there."""
+        return {shard for span in self.spans() for shard in range(*span)}
+
+    def folder(self, span: Span) -> Path:
+        """Where a part is."""
+        return self.parts / span.folder
+
+    def tidy(self) -> None:
+        """Removes what a killed job left behind: half-written parts, parts inside of others, damaged ones."""
+        kept = set(self.spans())
+        for name in _names(self.parts):
+            if name.startswith(TEMPORARY) or (Span.read(name) and Span.read(name) not in kept):
+                shutil.rmtree(self.parts / name)
+        for span in kept:
+            try:
+                check_part(self.folder(span))
+            except ResultFileError as error:
+                warnings.warn(f"{error}\nIts shards are done again.", NrmWarning, stacklevel=2)
+                shutil.rmtree(self.folder(span))
+
+    def fold_groups(self, shards: int | None) -> None:
+        """Folds every group whose shards are all there."""
+        single = {span.first for span in self.spans() if span.last == span.first + 1}
+        for first in sorted({shard // GROUP * GROUP for shard in single}):
+            last = first + GROUP if shards is None else min(first + GROUP, shards)
+            if all(shard in single for shard in range(first, last)):
+                self._fold([Span(shard, shard + 1) for shard in range(first, last)])
+
+    def fold_all(self, shards: int) -> None:
+        """Folds all groups into one part."""
+        self.fold_groups(shards)
+        self._fold(self.spans())
+
+    def _fold(self, spans: Sequence[Span]) -> None:
+        whole = Span(spans[0].first, spans[-1].last)
+        if len(spans) == 1:
+            return
+        tally = fold(read_part(self.folder(span), self.limits) for span in spans)
+        assert tally is not None
+        write_part(self.parts, whole, tally)
+        for span in spans:
+            shutil.rmtree(self.folder(span))
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder)) if folder.is_dir() else []
+
+
+@contextmanager
+def claim(path: Path, facts: Facts, threads: int) -> Iterator[tuple[Shelf, int]]:
+    """The store for this job alone: made, or found to belong to the same job. Gives the job's number of threads."""
+    with writing(path):
+        (path / PARTS).mkdir(parents=True, exist_ok=True)
+        lock = (path / LOCK).open("a")
+    with lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise JobError(
+                    "another job is using this store", where=os.fspath(path), expected="one job at a time",
+                    hint="wait for it, or give this one a store of its own",
+                ) from None  # fmt: skip
+        if (path / MANIFEST).exists():
+            known = read_manifest(path)
+            _refuse_other_job(known["facts"], facts, path)
+            threads = known["threads"]
+        else:
+            text = json.dumps({"schema": SCHEMA, "facts": facts, "threads": threads}, indent=1)
+            with writing(path), replacing(path / MANIFEST) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+        shelf = Shelf(path, _limits(facts))
+        shelf.tidy()
+        yield shelf, threads
+
+
+def _limits(facts: Facts) -> Limits:
+    return Limits(facts["k"], facts["rows"], tuple(facts["per_class"]))
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a store, checked."""
+    file = path / MANIFEST
+    if not file.is_file():
+        raise ResultFileError("not a store of nrm", got=os.fspath(path), expected=f"a folder with {MANIFEST}")
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        schema, _ = found["schema"], found["facts"]["questions"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ResultFileError("the manifest is damaged", where=os.fspath(file), got=str(error)[:200]) from error
+    if schema != SCHEMA:
+        raise ResultFileError(
+            "a store of another schema version", where=os.fspath(path), got=f"schema {schema}",
+            expected=f"schema {SCHEMA}", hint="install the nrm that wrote it, or run the job again elsewhere",
+        )  # fmt: skip
+    assert isinstance(found, dict)
+    return found
+
+
+def _refuse_other_job(known: Facts, mine: Facts, path: Path) -> None:
+    plain = json.loads(json.dumps(mine))
+    changed = [key for key in plain if plain[key] != known.get(key)]
+    if changed:
+        lines = "; ".join(f"{key}: {_brief(plain[key])} instead of {_brief(known.get(key))}" for key in changed)
+        raise JobError(
+            f"the store belongs to a job with another {', '.join(changed)}", where=os.fspath(path), got=lines,
+            expected="the same model, data, questions and settings, to go on",
+            hint="another path for the store, or the settings of its manifest",
+        )  # fmt: skip
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 80 else text[:77] + "..."
+
+
+class Store(Ranking):
+    """The results of a job on disk, finished or not: the best samples, statistics, and SQL.
+
+    The tables are ``top`` (question, ranking, block, sample, score, place), ``statistics`` (question, class, block,
+    count, mean, squares, positive, negative, absolute) and ``samples`` (sample, label, target, prediction, value,
+    weight, error).
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.facts = read_manifest(self.path)["facts"]
+        self._shelf = Shelf(self.path, _limits(self.facts))
+        self._folders = [self._shelf.folder(span) for span in self._shelf.spans()]
+        self._parts = [read_facts(folder) for folder in self._folders]
+        if not self._folders:
+            raise ResultFileError("the store has no finished shards yet", where=os.fspath(self.path))
+
+    @property
+    def shards(self) -> set[int]:
+        """The shards that are finished."""
+        return self._shelf.finished()
+
+    def sql(self, query: str, parameters: Sequence[Any] = ()) -> Any:
+        """Asks DuckDB: ``store.sql("select block, max(score) from top group by block").fetchall()``."""
+        return self._connection.execute(query, list(parameters))
+
+    def verify(self) -> None:
+        """Refuses a store with a damaged part."""
+        for folder in self._folders:
+            check_part(folder)
+
+    @cached_property
+    def _connection(self) -> Any:
+        with extra("store", "nrm.open_store"):
+            import duckdb
+        connection = duckdb.connect()
+        for name in TABLES:
+            files = ", ".join("'" + os.fspath(folder / name).replace("'", "''") + "'" for folder in self._folders)
+            try:
+                connection.execute(f"create view {Path(name).stem} as select * from read_parquet([{files}])")
+            except duckdb.Error as error:
+                raise ResultFileError(
+                    "a part of the store is damaged", where=os.fspath(self.path), got=str(error)[:200],
+                    hint="run the job again with this store: damaged shards are done again",
+                ) from error  # fmt: skip
+        return connection
+
+    def _top(self, question: int, by: str, block: int) -> Top:
+        found = self.sql(
+            "select block, sample, score, place from top where question = ? and ranking = ? and block = ? "
+            "order by score desc, sample limit ?",
+            [question, by, block, self.facts["k"]],
+        ).fetchnumpy()
+        return Top(self.facts["k"], self.facts["rows"], *(found[n] for n in ("block", "sample", "score", "place")))
+
+    def _cut(self, question: int, by: str) -> float:
+        return float(max(part["cuts"].get(f"{question} {by}", -math.inf) for part in self._parts))
+
+    def _moments(self, question: int) -> ByClass:
+        whole = ByClass()
+        for folder in self._folders:
+            whole.merge(read_statistics(folder, question))
+        return whole
+
+    def _lines(self, samples: Sequence[int]) -> dict[int, tuple[int | None, int | None]]:
+        if not samples:
+            return {}
+        marks = ", ".join("?" * len(samples))
+        rows = self.sql(f"select sample, label, target from samples where sample in ({marks})", samples).fetchall()
+        return {sample: (label, target) for sample, label, target in rows}
+
+    @property
+    def errors(self) -> list[tuple[int, str]]:
+        return sorted((int(number), text) for part in self._parts for number, text in part["errors"])
+
+    @property
+    def notes(self) -> dict[str, int]:
+        """What measures warned of, and in how many batches."""
+        whole: dict[str, int] = {}
+        for part in self._parts:
+            for text, count in part["notes"].items():
+                whole[text] = whole.get(text, 0) + count
+        return whole
+
+    @property
+    def count(self) -> int:
+        return sum(part["count"] for part in self._parts)
+
+    def __repr__(self) -> str:
+        asked = "; ".join(facts["text"] for facts in self.facts["questions"])
+        return f"a store of the best {self.facts['k']} of {self.count} samples for every block of: {asked}"
+
+
+def open_store(path: str | os.PathLike[str]) -> Store:
+    """The results of a job that wrote to this store, finished or not; needs the extra ``store``."""
+    try:
+        return Store(path)
+    except NrmError as error:
+        error.at(f"nrm.open_store({os.fspath(path)!r})")
+        raise
+
+
+def merge_stores(path: str | os.PathLike[str], *others: str | os.PathLike[str]) -> Store:
+    """One store of several that hold shards of the same job, each written with ``shards=``; they stay as they are."""
+    sources = [Path(other) for other in others]
+    manifests = [read_manifest(source) for source in sources]
+    if not manifests:
+        raise ResultFileError("nothing to merge", expected="stores of one job")
+    facts = manifests[0]["facts"]
+    for manifest, source in zip(manifests, sources, strict=True):
+        _refuse_other_job(manifest["facts"], facts, source)
+    with claim(Path(path), facts, manifests[0]["threads"]) as (shelf, _):
+        for source in sources:
+            other = Shelf(source, shelf.limits)
+            for span in other.spans():
+                if not set(range(*span)) & shelf.finished():
+                    check_part(other.folder(span))
+                    write_part(shelf.parts, span, read_part(other.folder(span), shelf.limits))
+        close(shelf, facts)
+    return open_store(path)
+
+
+def close(shelf: Shelf, facts: Facts) -> None:
+    """Folds everything into one part if all shards are there."""
+    count = facts["data"]["samples"]
+    if count is not None:
+        shards = math.ceil(count / facts["shard_size"])
+        shelf.fold_groups(shards)
+        if shelf.finished() == set(range(shards)):
+            shelf.fold_all(shards)
