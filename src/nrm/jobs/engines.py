@@ -106,16 +106,17 @@ def _pack(task: Task) -> bytes:
         ) from error  # fmt: skip
 
 
-_task: Task | None = None
+_packed = b""
+_task: Any = None
 
 
 def _begin(packed: bytes) -> None:
     """A process of the pool: Ctrl-C is its parent's affair, and it does not outlive it."""
-    global _task
+    global _packed
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow, daemon=True).start()
-    _task = pickle.loads(packed)
+    _packed = packed
 
 
 def _follow() -> None:
@@ -126,8 +127,17 @@ def _follow() -> None:
 
 
 def _do(shard: int) -> Done:
-    assert _task is not None
-    return _task.run(shard)
+    global _task
+    if _task is None:
+        try:
+            _task = pickle.loads(_packed)
+        except Exception as error:
+            raise JobError(
+                "a worker cannot read the job", got=describe(error),
+                expected="a model and a data set whose modules can be imported there",
+            ) from error  # fmt: skip
+    done: Done = _task.run(shard)
+    return done
 
 
 class _Actor:

@@ -1,0 +1,75 @@
+"""Every engine runs the same shards: bit-identical results, whoever dies on the way."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nrm
+from jobs.shop import A, B, Deadly, Squares, network
+
+PAIRS = (A.channels, B.channels)
+pytestmark = pytest.mark.slow
+
+
+def run(data: Any = None, **changes: Any) -> Any:
+    options = {"k": 5, "batch_size": 2, "shard_size": 4, "threads": 1, "rows": 70} | changes
+    return nrm.relmax(network(), Squares(40) if data is None else data, A.channels, PAIRS, **options)
+
+
+def content(found: Any) -> list[Any]:
+    blocks = [(A.channel(i),) for i in range(4)] + [(A.channel(i), B.channel(j)) for i in range(4) for j in range(5)]
+    tops = [found.top(*block).hits for block in blocks]
+    tables = [found.statistics(*question) for question in ((A.channels,), PAIRS)]
+    return [tops, [{name: value if name == "count" else value.tolist() for name, value in t.items()} for t in tables]]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[Any]:
+    return content(run())
+
+
+def test_processes_give_the_same(expected: list[Any], tmp_path: Path) -> None:
+    assert content(run(workers=2)) == expected
+    mark = tmp_path / "mark"
+    assert content(run(Deadly(mark, 21), workers=2)) == expected
+    assert mark.exists()
+
+
+def test_processes_write_the_same_store(expected: list[Any], tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra `store` is not installed")
+    assert content(run(Deadly(tmp_path / "mark", 30), workers=2, store=tmp_path / "s")) == expected
+
+
+def test_errors_of_workers_arrive(tmp_path: Path) -> None:
+    with pytest.raises(nrm.NrmError, match="truncated"):
+        run(Squares(40, broken=(17,)), workers=2)
+    with pytest.raises(nrm.QuestionError, match="cannot be sent"):
+        run(Squares(40), workers=2, output=lambda o: o)
+    with pytest.raises(nrm.QuestionError, match="unknown engine"):
+        run(engine="rays")
+    with pytest.raises(nrm.QuestionError, match="cannot be shared out"):
+        run(iter(Squares(40)), workers=2)
+    assert threading.active_count() < 5
+
+
+def test_ray_gives_the_same(expected: list[Any], tmp_path: Path, recwarn: Any) -> None:
+    ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    pytest.importorskip("duckdb", reason="the extra `store` is not installed")
+    paths = os.pathsep.join([str(Path(__file__).resolve().parents[1]), *filter(None, sys.path)])
+    environment = {"env_vars": {"PYTHONPATH": paths}}
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    try:
+        assert content(run(engine="ray", workers=2, store=tmp_path / "s")) == expected
+        mark = tmp_path / "mark"
+        assert content(run(Deadly(mark, 30), engine="ray", workers=2, store=tmp_path / "t")) == expected
+        assert mark.exists()
+        with pytest.raises(nrm.NrmError, match="truncated"):
+            run(Squares(40, broken=(17,)), engine="ray", workers=1)
+    finally:
+        ray.shutdown()
