@@ -96,6 +96,7 @@ def test_an_iterable_data_set(tmp_path: Path, expected: Any) -> None:
     assert content(tmp_path / "s") == expected
 
 
+@pytest.mark.slow
 def test_kill_at_every_write_point(tmp_path: Path, expected: Any) -> None:
     """The process is killed when it comes to a write point for the n-th time, and started again until it ends."""
     script = """
@@ -121,13 +122,13 @@ deadly(nrm.jobs.parts, "_seal")
 run(pathlib.Path(sys.argv[1]))
 """
     ended, points = [], set()
-    for limit in (1, 2, 13, 14, 133, 9, 150, 10**6):
+    for limit in (1, 2, 14, 131, 9, 10**6):
         done = start([sys.executable, "-c", script, str(tmp_path / "s"), str(limit)], stdout=subprocess.PIPE)
         points.add(done.communicate(timeout=100)[0].strip())
         ended.append(done.returncode)
-    assert ended[:4] == [-signal.SIGKILL] * 4
+    assert ended[:4] == [-signal.SIGKILL] * 4, points
     assert ended[-1] == 0
-    assert len(points) > 4, points
+    assert len(points) > 3, points
     assert content(tmp_path / "s") == expected
     assert not [name for name in os.listdir(tmp_path / "s" / "parts") if name.startswith(parts.TEMPORARY)]
 
@@ -273,6 +274,7 @@ def wait_for(condition: Any, seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "workers"), [(signal.SIGINT, -2, 1), (signal.SIGTERM, 1, 1), (signal.SIGINT, -2, 2)]
 )

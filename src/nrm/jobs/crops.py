@@ -10,10 +10,13 @@ from torch import Tensor
 from nrm.errors import QuestionError
 from nrm.jobs.answers import Failure
 from nrm.jobs.datasets import is_map, load
-from nrm.jobs.ranking import Hit, Hits
+from nrm.jobs.ranking import Hit
+from nrm.jobs.store import Store
 from nrm.measure import measure
 from nrm.measure.peaks import Box, Fields
 from nrm.questions import Layer
+from nrm.results import load as load_results
+from nrm.results import save as save_results
 
 SIDE = 96
 """Pixels of a crop's longer side at most."""
@@ -73,6 +76,40 @@ class Crops:
         return box if len(box) == 2 and all(b > a for a, b in box) else whole
 
 
-def crop_hits(crops: Crops, hits: Hits) -> list[Tensor]:
-    """The crops of all hits."""
-    return [crops.of(hit) for hit in hits]
+FILE = "crops.safetensors"
+
+
+def keep_crops(
+    store: Store, model: torch.nn.Module, dataset: Any, *blocks: Any, k: int = 9, by: str = "relevance", **options: Any
+) -> None:
+    """Writes the crops of some blocks into the store, so that galleries need neither model nor data set.
+
+    ``blocks`` are sets such as ``a.channel(12)``, or tuples of them; pairs have whole images. ``options`` are those of
+    :func:`nrm.measure` that make the network's capture possible.
+    """
+    path = store.path / FILE
+    known: dict[str, Any] = dict(load_results(path).tensors) if path.exists() else {}
+    for block in blocks:
+        parts = block if isinstance(block, tuple) else (block,)
+        crops = Crops(model, dataset, parts[0].layer if len(parts) == 1 else None, **options)
+        for rank, hit in enumerate(store.top(*parts, k=k, by=by)):
+            known[crop_name(parts, by, rank)] = crops.of(hit)
+    save_results(path, **known)
+
+
+def kept_crops(store: Store, parts: tuple[Any, ...], by: str, count: int) -> list[Tensor]:
+    """The crops of a block that the store keeps, best first."""
+    path = store.path / FILE
+    known = load_results(path).tensors if path.exists() else {}
+    names = [crop_name(parts, by, rank) for rank in range(count)]
+    if not all(name in known for name in names):
+        raise QuestionError(
+            "the store has no crops of this block", got=", ".join(map(str, parts)), expected="crops that were kept",
+            hint="nrm.plot.gallery(..., model=model, dataset=dataset), or nrm.jobs.keep_crops(store, ...)",
+        )  # fmt: skip
+    return [known[name] for name in names]
+
+
+def crop_name(parts: tuple[Any, ...], by: str, rank: int) -> str:
+    """The name of a crop in the store's file."""
+    return f"{', '.join(map(str, parts))} {by} {rank}"

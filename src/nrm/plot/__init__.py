@@ -6,6 +6,7 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`heatmap`: one heat map, alone or over its image, on an ``ax`` of yours or a new one.
 * :func:`montage`: a grid, one row per image, the image and its heat maps side by side.
 * :func:`flows`: layers as columns, relevance as ribbons between their strongest blocks.
+* :func:`gallery`: the samples of a data set in which blocks count most, one row per block.
 * :func:`series`: a sequence as lines on the colours of its relevance, and bars of their sums.
 * :func:`text`: the tokens of a text in the colours of their relevance; shown by notebooks without any extra.
 * :func:`graph`: a graph with the relevance of its nodes and edges.
@@ -14,10 +15,11 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 
 from nrm.plot.colors import diverging
 from nrm.plot.flow import flows
+from nrm.plot.gallery import gallery
 from nrm.plot.grid import montage
 from nrm.plot.heat import heatmap
 from nrm.plot.nodes import graph
 from nrm.plot.series import series
 from nrm.plot.words import Text, text
 
-__all__ = ["Text", "diverging", "flows", "graph", "heatmap", "montage", "series", "text"]
+__all__ = ["Text", "diverging", "flows", "gallery", "graph", "heatmap", "montage", "series", "text"]
