@@ -141,6 +141,17 @@ def test_bad_samples_are_left_out_and_listed() -> None:
         nrm.relmax(network(), data, A.channels)
 
 
+def test_formulas_are_questions() -> None:
+    data = Squares(12)
+    event = nrm.visits(A.channel(1)) & ~nrm.visits(B.channel(2))
+    found = nrm.relmax(network(), data, event, (event, A.channels), k=3, weight="none")
+    shares = nrm.measure(network(), data.x)(event)
+    hits = found.top(event)
+    assert hits.samples == best(shares, 3)
+    assert found.statistics(event)["mean"].item() == pytest.approx(float(shares.double().mean()), rel=1e-4)
+    assert len(found.top(event, A.channel(1))) == 3
+
+
 def test_equal_samples_come_in_their_order() -> None:
     x = torch.rand(1, 1, 10, 10).expand(12, 1, 10, 10)
     found = nrm.relmax(network(), x, A.channels, k=4, batch_size=12)
@@ -189,3 +200,14 @@ def test_a_folder_of_images(tmp_path: Any) -> None:
     assert {hit.label for hit in found.top(A.channel(0))} == {0, 1}
     with pytest.raises(nrm.QuestionError, match="transform"):
         nrm.relmax(network(), tmp_path, A.channels)
+
+
+def test_it_agrees_with_the_recipe() -> None:
+    data = Squares(30)
+    for question in ((A.channels,), PAIRS):
+        job = nrm.relmax(network(), data, question, k=6, batch_size=5)
+        recipe = nrm.methods.relmax(network(), data, *question, k=6, batch_size=5)
+        for block in range(recipe.samples[..., 0].numel()):
+            rows = job.tally.tops[0, "relevance"].of_block(block)
+            assert rows.sample.tolist() == recipe.samples.reshape(-1, 6)[block].tolist()
+            assert rows.score.tolist() == recipe.scores.reshape(-1, 6)[block].double().tolist()

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.questions import Layer, Partition, Set, Stack
+from nrm.questions import Formula, Layer, Partition, Set, Stack
 
 Part = Layer | Partition | Set
 
@@ -19,14 +19,14 @@ Part = Layer | Partition | Set
 class Question:
     """One question: what ``R(...)`` is called with. ``text`` names it, in a store too."""
 
-    parts: tuple[Part | Stack, ...]
+    parts: tuple[Part | Stack | Formula, ...]
 
     @classmethod
     def read(cls, given: Any) -> Question:
         """A layer, partition or set, or a tuple of them."""
         parts = given if isinstance(given, tuple) else (given,)
         for part in parts or (None,):
-            if not isinstance(part, Part | Stack):
+            if not isinstance(part, Part | Stack | Formula):
                 raise QuestionError(
                     "not a question", got=repr(given)[:120], expected="layers, partitions or sets, or a tuple of them",
                     hint="nrm.layer('conv').channels, or (a.channels, b.channels)",
@@ -42,7 +42,7 @@ class Question:
     def alone(self) -> Part | None:
         """The only part of a question about one tensor."""
         part = self.parts[0]
-        if len(self.parts) > 1 or isinstance(part, Stack):
+        if len(self.parts) > 1 or isinstance(part, Stack | Formula):
             return None
         steps = (isinstance(part, Partition) and part.kind == "steps") or (
             isinstance(part, Set) and part.expression[0] == "steps"

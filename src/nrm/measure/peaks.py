@@ -11,6 +11,7 @@ from torch import Tensor
 from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.measure import Measure
+from nrm.questions.formula import Formula
 from nrm.questions.frame import Blocks, Frame
 from nrm.questions.values import Layer, Partition, Set
 
@@ -36,9 +37,9 @@ def peaks(R: Measure, part: Layer | Partition | Set, values: Tensor) -> tuple[Te
     return best, at
 
 
-def block_shape(R: Measure, part: Layer | Partition | Set) -> tuple[int, ...]:
+def block_shape(R: Measure, part: Layer | Partition | Set | Formula) -> tuple[int, ...]:
     """The axes that a part of a question gives to its answers."""
-    if isinstance(part, Set):
+    if isinstance(part, Set | Formula):
         return ()
     partition = Partition(part) if isinstance(part, Layer) else part
     return Blocks.of(R._places.resolve(partition.layer)[1], partition).shape

@@ -13,11 +13,10 @@ from torch.utils.data import default_collate
 from tqdm.auto import tqdm
 
 from nrm.errors import NrmError, QuestionError
-from nrm.measure import Measure, measure
+from nrm.measure import measure
 from nrm.measure.question import Argument
+from nrm.measure.scores import read_weight, weights
 from nrm.search.found import read_count
-
-WEIGHTS = ("logit", "softmax", "none")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,19 +123,7 @@ def _scores(
     with measure(model, inputs, target=chosen, progress=False, **options) as R:
         if len(R) != len(batch):
             raise QuestionError("samples come without a sample axis", got=f"{len(R)} samples from {len(batch)} items")
-        return R(*concepts).movedim(0, -1) * _weights(R, weight)
-
-
-def _weights(R: Measure, weight: str) -> Tensor:
-    if weight != "softmax":
-        return R.value if weight == "logit" else torch.ones_like(R.value)
-    outputs = R.values(R.output)
-    if outputs.ndim != 2 or isinstance(R.target, str):
-        raise QuestionError(
-            "a softmax weight is the probability of one class", got=f"outputs of shape {tuple(outputs.shape[1:])}",
-            expected="one axis of classes, and a class as the target", hint="weight='logit' or 'none'",
-        )  # fmt: skip
-    return outputs.softmax(1).gather(1, R.target[:, None])[:, 0]
+        return R(*concepts).movedim(0, -1) * weights(R, weight)
 
 
 def _sequence(samples: Any) -> Iterable[Any]:
@@ -153,8 +140,7 @@ def _check(concepts: Sequence[Argument], weight: str, target: Any) -> None:
         raise QuestionError(
             "RelMax needs a concept", got="none", hint="relmax(model, samples, nrm.layer('conv').channels)"
         )
-    if weight not in WEIGHTS:
-        raise QuestionError("unknown weight", got=f"weight={weight!r}", expected=", ".join(map(repr, WEIGHTS)))
+    read_weight(weight)
     if isinstance(target, list) or (isinstance(target, Tensor) and target.ndim > 0):
         raise QuestionError(
             "targets come with their samples", got=f"target={target!r}"[:80], expected="one class for all, or 'label'",
