@@ -6,14 +6,17 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import nrm
+import vision
 from nrm.report import View
 from nrm.report.columns import BY, default_picks
 from nrm.report.pictures import unpack_map
+from real import models, stories
 from report import subjects
 
 LAYERS = [("/relu#0", "channels"), ("pool#0", "channels"), ("pool#1", "channels"), ("output", "channels")]
@@ -158,17 +161,48 @@ def test_a_flat_input_is_drawn_over_a_picture_of_it() -> None:
         View(R, image=torch.rand(5, 4))
 
 
+def assert_whole(part: dict[str, Any]) -> None:
+    for column in part["columns"]:
+        assert sum(n["share"] for n in column["nodes"]) == pytest.approx(1, abs=2e-3)
+
+
 @pytest.mark.data
 @pytest.mark.slow
 def test_vgg16_on_a_photo(shared: Callable[[str], Path]) -> None:
-    real = pytest.importorskip("real.models")
-    model, photos = real.VGG(), sorted(shared("imagenette").glob("val/*/*"))
-    weights = real.load_file(shared("vgg16-imagenette") / "vgg16_imagenette.safetensors")
-    model.load_state_dict({name: w.float() for name, w in weights.items()})
-    R = nrm.measure(model.eval(), real.photo(photos[5])[None], labels={"output": real.IMAGENETTE})
+    pytest.importorskip("sklearn")
+    photos = sorted(shared("imagenette").glob("val/*/*"))
+    model = models.load("VGG16-Imagenette", shared("vgg16-imagenette").parent)
+    R = nrm.measure(model, models.photo(photos[5])[None], labels={"output": models.IMAGENETTE})
+    assert [pick.layer for pick in default_picks(R)] == ["features.4", "features.9", "features.16", "avgpool", "output"]
     view = View(R, layers=[("features.29", "channels"), ("features.30", "clusters"), "output"], flows=2)
     part = {**view.facts(), **view.network(), **view.flows()}
     assert part["decision"]["alternatives"][0]["name"] == "tench"
-    for column in part["columns"]:
-        assert sum(n["share"] for n in column["nodes"]) == pytest.approx(1, abs=1e-3)
+    assert_whole(part)
     assert len(part["flows"]) == 2
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_resnet18_has_a_column_for_every_stage(shared: Callable[[str], Path]) -> None:
+    pytest.importorskip("sklearn")
+    model = models.load("ResNet18-CIFAR10", shared("resnet18-cifar10").parent)
+    view = View(nrm.measure(model, torch.rand(1, 3, 32, 32), labels={"output": models.CIFAR}))
+    assert [s.pick.layer for s in view.columns] == ["layer1.1", "layer2.1", "layer3.1", "layer4.1", "output"]
+    assert_whole(view.network())
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+def test_stories_by_tokens_and_heads(shared: Callable[[str], Path]) -> None:
+    pytest.importorskip("transformers")
+    vision.load()  # which transformers imports
+    home = shared("stories15M")
+    tokenizer = stories.Tokenizer(home / "tokenizer.bin")
+    R = nrm.measure(stories.load_stories(home), {"input_ids": tokenizer.batch(stories.PROMPTS[2])})
+    assert_whole(View(R).network())
+    heads = [layer.input.heads for layer in R.find("*.self_attn.o_proj")][-2:]
+    view = View(R, layers=[R.input.positions, *heads, R.output.channels])
+    part = {**view.facts(), **view.network(), **view.flows()}
+    assert [column["by"] for column in part["columns"]] == ["positions", "heads", "heads", "channels"]
+    assert_whole(part)

@@ -75,8 +75,8 @@ def default_picks(R: Measure, columns: int = COLUMNS) -> list[Pick]:
         for r in ([r for r in rows if r.kind != "norm"] if sequence else ends)
         if r.name != rows[-1].name and _form(r)[0] > 1
     ]
-    spread = [r for r in inner if len(r.shape) == 3 or _form(r)[0] <= WIDE]
-    inner = spread if any(len(r.shape) == 3 for r in spread) else inner
+    spread = [r for r in inner if _form(r)[1] == 3 or _form(r)[0] <= WIDE]
+    inner = spread if any(_form(r)[1] == 3 for r in spread) else inner
     places = np.linspace(0, len(inner) - 1, min(columns - 1 - sequence, len(inner))).round().astype(int)
     picks = [Pick(inner[i].name, _usual(inner[i], sequence)) for i in dict.fromkeys(places.tolist())]
     if sequence or not picks:
@@ -92,8 +92,8 @@ def _usual(row: LayerRow, sequence: bool) -> str:
 
 
 def _form(row: LayerRow) -> tuple[int, int]:
-    """How many channels a layer has, and how many axes."""
-    return row.shape[row.channel or 0], len(row.shape)
+    """How many channels a layer has, and how many axes that are longer than 1."""
+    return row.shape[row.channel or 0], sum(n > 1 for n in row.shape)
 
 
 def ways(R: Measure, row: LayerRow) -> list[str]:

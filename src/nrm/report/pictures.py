@@ -92,7 +92,7 @@ def pack_map(values: npt.NDArray[np.float64], longest: int | None) -> dict[str, 
     A map with a longer side is summed over cells.
 
     >>> packed = pack_map(np.array([[0.5, -1.0], [0.0, 0.25]]), None)
-    >>> packed["limit"], packed["total"], list(np.frombuffer(base64.b64decode(packed["data"]), np.int8))
+    >>> packed["limit"], packed["total"], np.frombuffer(base64.b64decode(packed["data"]), np.int8).tolist()
     (1.0, -0.25, [64, -127, 0, 32])
     """
     total = float(values.sum())
