@@ -44,7 +44,7 @@ class Branch:
 
     @property
     def route(self) -> tuple[Site, int | None, tuple[int, ...], Rule | None]:
-        """Which tensors it passes. Entries of one neuron on the same route are one entry."""
+        """Which tensors it passes. Entries of one neuron on the same route, by the same neurons, are one entry."""
         return self.to, self.leaf, tuple(i for i, _ in self.via), self.rule
 
 
@@ -168,12 +168,14 @@ def _drains(network: Network, i: int, neurons: Tensor) -> Iterator[Branch]:
 
 
 def _merged(found: list[Branch]) -> list[Branch]:
-    """Terms of one sum that are the same tensor are one way: where they go to the same neuron, entries add up."""
+    """Terms of one sum that are the same tensor are one way: where they pass the same neurons, entries add up."""
     result: list[Branch] = []
     for new in found:
         for k, old in enumerate(result):
             if new.route == old.route:
                 same = new.at == old.at
+                for (_, mine), (_, other) in zip(new.via, old.via, strict=True):  # an edge twice: two walks
+                    same = same & (mine == other)
                 shared = {s: torch.where(same, d, torch.zeros_like(d)) for s, d in new.density.items()}
                 rest = {s: torch.where(same, torch.zeros_like(d), d) for s, d in new.density.items()}
                 total = {s: old.density.get(s, 0) + shared.get(s, 0) for s in {**old.density, **shared}}
