@@ -47,8 +47,10 @@ class Top:
         If there are more blocks than may be kept, only positive scores count. Scores below ``floor`` are left out.
         """
         found = cls.empty(k, bound)
-        for begin in range(0, len(samples), k):  # of more than k samples, some would be left out for their block alone
-            part = slice(begin, begin + k)
+        # Where room is short, of more than k samples some would be left out for their own block alone.
+        many = k if crowded(k, bound, scores.shape[1]) else max(1, len(samples))
+        for begin in range(0, len(samples), many):
+            part = slice(begin, begin + many)
             found = merge([found, cls._some(k, bound, samples[part], scores[part], places, part, floor)])
         return found
 
