@@ -1,11 +1,11 @@
 """From a model and its real inputs to a tape of ops on our own graph; the model is never touched again."""
 
+from nrm.capture.arguments import tensors_in
 from nrm.capture.capture import capture, own_output
 from nrm.capture.guard import plain_execution
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Softmax, Source, Term, Unknown
-from nrm.capture.recorder import tensors_in
 from nrm.capture.register import register
-from nrm.capture.replay import Segment, reads
+from nrm.capture.replay import Segment, reads, replay
 from nrm.capture.tape import Node, Tape, unknown_layer
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "plain_execution",
     "reads",
     "register",
+    "replay",
     "tensors_in",
     "unknown_layer",
 ]

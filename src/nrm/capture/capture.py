@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from nrm.capture.anatomy import Anatomy
+from nrm.capture.arguments import tensors_in
 from nrm.capture.graphs import Graphs, find_graphs, is_record
 from nrm.capture.guard import plain_execution, untouched, watched_modules
 from nrm.capture.ops import Multiply, Source, Unknown
-from nrm.capture.recorder import Recorder, tensors_in
+from nrm.capture.recorder import Recorder
 from nrm.capture.samples import Whose
 from nrm.capture.tape import Node, Tape
 from nrm.capture.vocabulary import COMPOSED, VOCABULARY
@@ -26,10 +27,9 @@ Output = str | int | Callable[[Any], Tensor] | None
 
 
 def capture(
-    model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0,
-    dtype: torch.dtype | None = None, calls: bool = False,
-) -> Tape:  # fmt: skip
-    """Runs the model once on its inputs and returns the tape of that pass, with the calls that made it if asked for."""
+    model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0, dtype: torch.dtype | None = None
+) -> Tape:
+    """Runs the model once on its inputs and returns the tape of that pass."""
     model = unwrap(model)
     check_options(batch_dim, dtype)
     if not isinstance(model, nn.Module):
@@ -47,15 +47,7 @@ def capture(
     batch = _count_samples(given, owners, batch_dim, graphs)
     exact = precisions == {dtype}
     recorder = Recorder(
-        anatomy,
-        dtype,
-        VOCABULARY,
-        COMPOSED,
-        samples=batch,
-        batch_dim=batch_dim,
-        exact=exact,
-        graphs=graphs,
-        calls=calls,
+        anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact, graphs=graphs
     )
     with untouched(anatomy), plain_execution():
         args, kwargs = _own(args, dtype), _own(kwargs, dtype)

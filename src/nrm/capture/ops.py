@@ -53,13 +53,15 @@ class Combine:
     entry of y comes from exactly one entry below, and relevance just moves.
 
     A product of two matrices that both carry relevance is the sum of its halves, each linear in one factor with the
-    other held constant; the kind "matmul" says so.
+    other held constant; the kind "matmul" says so. ``held`` says that scales, shift or places were computed from the
+    inputs: an op that is the whole truth about relevance, and not about other inputs.
     """
 
     terms: tuple[Term, ...]
     shift: Tensor | float | None = None
     joins: bool = False
     kind: str = "move"
+    held: bool = False
 
 
 @dataclass(frozen=True, eq=False)

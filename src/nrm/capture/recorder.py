@@ -7,7 +7,6 @@ identity and kept alive while recording. What happens to memory that is written 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import sys
@@ -20,10 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nrm.capture import axes, elementwise, heads, replay, samples, writes
+from nrm.capture import axes, elementwise, heads, remember, samples, writes
 from nrm.capture.anatomy import Anatomy
+from nrm.capture.arguments import PLAIN, is_in_place, tensors_in
 from nrm.capture.graphs import Graphs
 from nrm.capture.ops import Combine, Linear, Op, Source, Unknown
+from nrm.capture.recall import Recall
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
 from nrm.operators import convolution_in
@@ -65,26 +66,18 @@ def function_name(func: Callable[..., Any]) -> str:
     return REVERSED.get(name, name)
 
 
-def is_in_place(func: Callable[..., Any]) -> bool:
-    """Whether a call by this function writes into its first argument."""
-    name = getattr(func, "__name__", "")
-    if name.startswith("__"):
-        return name in ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__", "__setitem__")
-    return name.endswith("_") and not name.startswith("_")
-
-
 class Recorder(TorchFunctionMode):
     """A mode under which every torch call is recorded. One recorder serves one forward pass.
 
     ``live`` has every tensor that depends on the input, with its node; ``batch_dim`` is where the user's samples lie,
     unless they are ``graphs``. ``embedded`` has every embedding that integers of the user look up, with the name of the
-    input they are, unless they were computed from it.
+    input they are, unless they were computed from it. ``derived`` has what depends on the input without relevance.
     """
 
     def __init__(
         self, anatomy: Anatomy, dtype: torch.dtype, vocabulary: dict[str, Callable[..., Any]],
         composed: dict[str, Callable[..., Any]], *, samples: int, batch_dim: int | None, exact: bool,
-        graphs: Graphs | None = None, calls: bool = False,
+        graphs: Graphs | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.nodes: list[Node] = []
@@ -101,7 +94,6 @@ class Recorder(TorchFunctionMode):
         self.origin: dict[int, tuple[Tensor, str]] = {}
         self.memory = writes.Memory([tensor for _, tensor in anatomy.tensors])
         self._exact = exact
-        self._keeps_calls = calls
         self._vocabulary = vocabulary
         self._composed = composed
         self._thread = threading.get_ident()
@@ -111,6 +103,7 @@ class Recorder(TorchFunctionMode):
         self.borrowed: list[tuple[str, int, list[int]]] = []
         self.embedded: list[tuple[str | None, int]] = []
         self._integers: dict[int, tuple[Tensor, str | None]] = {}
+        self.derived: dict[int, tuple[Tensor, Recall]] = {}
         self._probing = False
         self._settled: set[int] = set()
         self._casts: dict[int, tuple[Tensor, Tensor, int]] = {}
@@ -364,6 +357,7 @@ class Recorder(TorchFunctionMode):
             with self:
                 return self._composed[name](*args, **kwargs)
         result = self._call(func, name, args, kwargs)
+        remember.derive(self, func, args, kwargs, result)
         if in_place or out is not None:
             return writes.write(self, args[0] if in_place else out, result, name, args, kwargs, func)
         self.record(func, name, args, kwargs, result)
@@ -396,6 +390,8 @@ class Recorder(TorchFunctionMode):
             result = func(*args, **kwargs)
         else:
             result = func(*self._cast_all(args, lower=True), **self._cast_all(kwargs, lower=True))
+        if self.derived and any(id(t) in self.derived for t in present):
+            remember.derive(self, func, args, kwargs, result)
         if isinstance(result, Tensor):
             if from_user and not result.is_floating_point():
                 copied = name in COPIES and args and id(args[0]) in self._integers
@@ -442,27 +438,12 @@ class Recorder(TorchFunctionMode):
         if steps is None:
             op = Unknown(name, self.place())
             steps = [(t, op, self._indices((args, kwargs))) for t in outputs]
-        made = [(tensor, self.add(op, inputs, tensor, name)) for tensor, op, inputs in steps]
-        if self._keeps_calls:
-            self._keep_call(func, args, kwargs, result, made)
-        for tensor, index in made:
+        for tensor, op, inputs in steps:
+            index = self.add(op, inputs, tensor, name)
+            remember.keep(self, self.nodes[index], func, args, kwargs, result, tensor)
             self.follow(tensor, index)
         if name == "linear":
             self._name_by_weight(args, kwargs, result)
-
-    def _keep_call(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, made: list[tuple[Tensor, int]]
-    ) -> None:
-        """Remembers how the new nodes were made, so that they can be computed again from other values."""
-        slots: list[int] = []
-        arguments, keywords = replay.opened(
-            (args, kwargs), lambda t: self.node(t).index if self.tracked(t) else None, slots
-        )
-        places = {id(t): n for n, t in enumerate(tensors_in(result))}
-        for tensor, index in made:
-            if id(tensor) in places:
-                pick = functools.partial(_nth_tensor, places[id(tensor)])
-                self.nodes[index].call = replay.Recorded(func, arguments, keywords, tuple(dict.fromkeys(slots)), pick)
 
     def _name_by_weight(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         """A call with the weight of a module that is never called itself counts as its call: ``attn.out_proj``."""
@@ -479,6 +460,7 @@ class Recorder(TorchFunctionMode):
     def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         if not self.tracked(args[0]) or not isinstance(result, Tensor) or not result.is_floating_point():
+            remember.derive(self, func, args, kwargs, result)
             return result
         if result is args[0] and self._exact:
             return result
@@ -563,37 +545,6 @@ class Call:
             channel = None if node.channel is None else node.channel + tensor.ndim - other.ndim
             return self.recorder.constant(tensor, self.name, None, channel if (channel or 0) >= 0 else None)
         return self.recorder.constant(tensor, self.name)
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """Every tensor inside nested tuples, lists, dicts and dataclasses."""
-    found: list[Tensor] = []
-    _collect(value, found)
-    return found
-
-
-def _nth_tensor(n: int, value: Any) -> Tensor:
-    return tensors_in(value)[n]
-
-
-PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, slice, torch.Size}
-"""Types of arguments without tensors inside."""
-
-
-def _collect(value: Any, found: list[Tensor]) -> None:
-    if isinstance(value, Tensor):
-        found.append(value)
-    elif type(value) in PLAIN:
-        return
-    elif isinstance(value, list | tuple):
-        for one in value:
-            _collect(one, found)
-    elif isinstance(value, dict) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
-        for key in value.keys():  # noqa: SIM118
-            _collect(value[key], found)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            _collect(getattr(value, field.name, None), found)
 
 
 _functorch = torch._C._functorch

@@ -1,70 +1,61 @@
 """Computing a part of the captured network again, for other values of some of its tensors.
 
-A capture can keep the calls that made its tensors. They are the network's own functions, with everything that depends
-on the input left open: statistics of norms, attention weights, choices of maxima are computed anew.
+Everything that depends on the input is computed anew: statistics of norms, attention weights, choices of maxima.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nrm.capture.ops import Combine
+from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Unknown
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
+from nrm.operators import LinearMap, Place, place_all
 
 
-class Slot(NamedTuple):
-    """A place in the arguments of a call for the value of a node."""
-
-    node: int
-
-
-@dataclass(frozen=True, eq=False)
-class Recorded:
-    """A call of torch whose result, or the tensor at a place in it, is the value of a node."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    slots: tuple[int, ...]
-    pick: Callable[[Any], Tensor]
-
-    def value(self, values: Callable[[int], Tensor]) -> Tensor:
-        """The result for other values of the nodes."""
-
-        def filled(given: Any) -> Any:
-            if isinstance(given, Slot):
-                return values(given.node)
-            if isinstance(given, Tensor):
-                return given.clone() if given.is_inference() else given
-            if isinstance(given, list | tuple) and not hasattr(given, "_fields"):
-                return type(given)(map(filled, given))
-            return {k: filled(v) for k, v in given.items()} if isinstance(given, dict) else given
-
-        return self.pick(self.function(*filled(self.arguments), **filled(self.keywords)))
-
-
-def opened(given: Any, index_of: Callable[[Tensor], int | None], slots: list[int]) -> Any:
-    """The arguments of a call with slots for the tensors that have a node."""
-    if isinstance(given, Tensor):
-        index = index_of(given)
-        if index is None:
-            return given.detach()
-        slots.append(index)
-        return Slot(index)
-    if isinstance(given, list | tuple) and not hasattr(given, "_fields"):
-        return type(given)(opened(g, index_of, slots) for g in given)
-    return {k: opened(v, index_of, slots) for k, v in given.items()} if isinstance(given, dict) else given
+def holds(op: Op) -> bool:
+    """Whether something in an op was computed from its inputs and is held constant there (or is not said at all)."""
+    if isinstance(op, Linear):
+        return op.kind in ("norm", "matmul")
+    if isinstance(op, Combine):
+        return op.held or op.kind == "matmul"
+    if isinstance(op, Pointwise):
+        return op.function is None
+    return isinstance(op, Select | Unknown)
 
 
 def reads(node: Node) -> tuple[int, ...]:
-    """The nodes that a node's value is computed from, those that get no relevance included."""
-    return node.inputs if node.call is None else node.call.slots
+    """The nodes from which a node is computed. Those through which relevance passes may be others."""
+    return node.inputs if node.recall is None else node.recall.reads
+
+
+def replay(node: Node, values: Mapping[int, Tensor]) -> Tensor:
+    """The value of a node, ``(K, *shape)``, from stacks ``(K or 1, *shape)`` of the nodes that it reads."""
+    if node.recall is not None:
+        return node.recall.run_stack(values)
+    op, below = node.op, [values[i] for i in node.inputs]
+    if isinstance(op, Source) or holds(op):
+        raise CaptureError(
+            "this tensor cannot be computed again", where=f"layer {node.name!r}", got=type(op).__name__,
+            expected="a call that was recorded with its arguments",
+        )  # fmt: skip
+    if isinstance(op, Linear):
+        value = op.map.apply(below[0])
+        return value if op.bias is None else value + op.bias
+    if isinstance(op, Combine):
+        return _combined(op, below)
+    if isinstance(op, Multiply):
+        first, *rest = (_moved(move, x) for move, x in zip(op.moves, below, strict=True))
+        for factor in rest:
+            first = first / factor if op.quotient else first * factor
+        return first
+    assert isinstance(op, Pointwise)
+    assert op.function is not None
+    return op.function(below[0])
 
 
 class Segment:
@@ -104,7 +95,7 @@ class Segment:
 
         for i in self._order:
             node = self._tape.nodes[i]
-            known[i] = _moved(node, value) if node.call is None else node.call.value(value)
+            known[i] = replay(node, {j: value(j)[None] for j in reads(node)})[0]
         return value(self._end)
 
     def _check(self) -> None:
@@ -123,12 +114,22 @@ class Segment:
             )  # fmt: skip
 
 
-def _moved(node: Node, value: Callable[[int], Tensor]) -> Tensor:
-    """The value of a node without a call: data movement that an in-place write brought about."""
-    if not isinstance(node.op, Combine):
-        raise CaptureError("a tensor cannot be computed again", where=f"layer {node.name!r}", got=node.function)
-    total: Any = 0.0 if node.op.shift is None else node.op.shift
-    for term, i in zip(node.op.terms, node.inputs, strict=True):
-        x = value(i)
-        total = total + (x if term.move is None else term.move.apply(x[None])[0]) * term.scale
-    return torch.as_tensor(total)
+def _combined(op: Combine, below: list[Tensor]) -> Tensor:
+    places = [term.move for term in op.terms if isinstance(term.move, Place)]
+    if len(places) == len(op.terms) > 1 and all(isinstance(t.scale, float) and t.scale == 1 for t in op.terms):
+        total: Any = place_all(list(zip(places, below, strict=True)))
+    else:
+        parts = (_scaled(_moved(term.move, x), term.scale) for term, x in zip(op.terms, below, strict=True))
+        total = next(parts)
+        for part in parts:
+            total = total + part
+    result: Tensor = total if op.shift is None else total + op.shift
+    return result
+
+
+def _moved(move: LinearMap | None, x: Tensor) -> Tensor:
+    return x if move is None else move.apply(x)
+
+
+def _scaled(x: Tensor, scale: Tensor | float) -> Tensor:
+    return x if isinstance(scale, float) and scale == 1 else x * scale

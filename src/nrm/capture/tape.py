@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from nrm.capture.ops import Combine, Linear, Op, Source
+from nrm.capture.recall import Recall
 from nrm.errors import QuestionError
 from nrm.operators import PerSample
-
-if TYPE_CHECKING:
-    from nrm.capture.replay import Recorded
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +21,7 @@ class Node:
     ``sample`` is the axis along which samples lie; a tensor without one has ``owner``, the sample of every entry
     (or belongs to the only sample). ``channel`` is the axis of channels. ``heads`` says that an axis holds so many
     attention heads, one after the other. ``roots`` are the tensors that it is an elementwise function of, with its
-    value where they are 0. ``call`` is the call of torch that made it, if calls are kept.
+    value where they are 0. ``recall`` is the call that made it, where the op alone does not tell how.
     """
 
     index: int
@@ -39,7 +36,7 @@ class Node:
     owner: Tensor | None = None
     heads: tuple[int, int] | None = None
     roots: dict[int, float] = field(default_factory=dict)
-    call: Recorded | None = None
+    recall: Recall | None = None
 
     @property
     def shape(self) -> torch.Size:

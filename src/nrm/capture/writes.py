@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nrm.capture import remember
 from nrm.capture.ops import Combine, Term
 from nrm.errors import CaptureError
 from nrm.operators import Gather, Reshape
@@ -194,7 +195,19 @@ def _assign(r: Recorder, target: Tensor, where: Any, value: Any) -> None:
     old = r.node(target).index if r.tracked(target) else _adopted(r, target)
     new = r.node(slot).index if r.tracked(slot) else r.constant(slot, "setitem")
     index = _patched(r, target.shape, result, old, new, filled.flatten(), kept.flatten(), "setitem")
+    call = remember.recall(r, _with_entries, (target, where, value), {})
+    if call.is_derived:
+        r.nodes[index].recall = call
     _store(r, target, result, index)
+
+
+def _with_entries(target: Tensor, where: Any, value: Any) -> Tensor:
+    """A copy with ``where`` set to ``value``; a mask may be another one every time."""
+    if isinstance(where, Tensor) and where.dtype == torch.bool and (not isinstance(value, Tensor) or not value.ndim):
+        return torch.where(where.view(*where.shape, *(1,) * (target.ndim - where.ndim)), value, target)
+    result = target.clone()
+    result[where] = value
+    return result
 
 
 def _adopted(r: Recorder, target: Tensor) -> int:

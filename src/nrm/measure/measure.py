@@ -71,7 +71,7 @@ def measure(
     _check_options(bias, zero, normalize)
     bound = memory_bound(memory)
     between = rules if isinstance(rules, Between) else None
-    tape = capture_model(model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, calls=between is not None)
+    tape = capture_model(model, inputs, output=output, batch_dim=batch_dim, dtype=dtype)
     origin = Origin(model, inputs, output, tape, every=between is not None)
     if between is not None:
         tape = coarse_tape(tape, between, bound)

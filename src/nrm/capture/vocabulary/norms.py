@@ -65,10 +65,10 @@ def _rms_norm(c: Call, input: Tensor, normalized_shape: Any, weight: Tensor | No
     dims = tuple(range(input.ndim - len(normalized_shape), input.ndim))
     eps = torch.finfo(input.dtype).eps if eps is None else eps
     gain = torch.rsqrt(input.square().mean(dims, keepdim=True) + eps) * (1.0 if weight is None else weight)
-    return c.one(Combine((Term(None, gain.detach()),), kind="scale"), input)
+    return c.one(Combine((Term(None, gain.detach()),), kind="scale", held=True), input)
 
 
 @reads("normalize", "local_response_norm")
 def _divide_by_norm(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     gain = torch.where(input == 0, torch.ones_like(input), c.result / input)
-    return c.one(Combine((Term(None, gain.detach()),), kind="scale"), input)
+    return c.one(Combine((Term(None, gain.detach()),), kind="scale", held=True), input)

@@ -91,7 +91,7 @@ def _extreme(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     other = kwargs.get("other", args[0] if args else None)
     if isinstance(other, Tensor):
         first = (input >= other) if c.name in ("max", "maximum", "fmax") else (input <= other)
-        return choice(c, first, input, other)
+        return choice(c, first, input, other, held=True)
     dim = kwargs.get("dim", args[0] if args else None)
     value = c.result if isinstance(c.result, Tensor) else c.result[0]
     dims, shape = axes(dim, input.ndim), value.shape
@@ -113,7 +113,7 @@ def _ranked(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     """Calls that return chosen entries of lines together with their places."""
     if isinstance(c.result, Tensor):
         place = (input == c.result).flatten().to(torch.uint8).argmax()
-        return c.one(Combine((Term(Gather(input.shape, c.result.shape, place.view(1))),)), input)
+        return c.one(Combine((Term(Gather(input.shape, c.result.shape, place.view(1))),), held=True), input)
     values, indices = c.result
     default = args[0] if args and c.name in ("median", "nanmedian", "mode", "sort", "cummax", "cummin") else -1
     default = args[1] if len(args) > 1 and c.name in ("topk", "kthvalue") else default
@@ -123,7 +123,8 @@ def _ranked(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
         index = places.gather(dim, indices)
     else:
         index = places.gather(dim, indices.unsqueeze(dim)).squeeze(dim)
-    return [(values, Combine((Term(Gather(input.shape, values.shape, index.flatten())),)), [c.index(input)])]
+    move = Gather(input.shape, values.shape, index.flatten())
+    return [(values, Combine((Term(move),), held=True), [c.index(input)])]
 
 
 @reads("where")
@@ -138,7 +139,7 @@ def _masked_fill(c: Call, input: Tensor, mask: Tensor, value: Any) -> Steps:
     return choice(c, ~mask, input, value)
 
 
-def choice(c: Call, condition: Tensor, first: Any, second: Any) -> Steps:
+def choice(c: Call, condition: Tensor, first: Any, second: Any, held: bool = False) -> Steps:
     """Every entry comes from the first or the second tensor: data movement, decided by the condition."""
     shape = c.result.shape
     condition = condition.bool()
@@ -152,4 +153,4 @@ def choice(c: Call, condition: Tensor, first: Any, second: Any) -> Steps:
             index = torch.where(chosen.expand(shape), places, torch.full_like(places, -1))
             terms.append(Term(Gather(tensor.shape, shape, index.flatten())))
         inputs.append(c.index(tensor))
-    return [(c.result, Combine(tuple(terms)), inputs)]
+    return [(c.result, Combine(tuple(terms), held=held), inputs)]

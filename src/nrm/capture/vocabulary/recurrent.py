@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Source, Term
+from nrm.capture.recall import At, Recall
 from nrm.capture.recorder import Call
 from nrm.capture.vocabulary.reading import Steps, reads
 from nrm.errors import CaptureError
 from nrm.operators import Dense, Gather, LinearMap, Slice
 
 SQUASH: dict[str, tuple[Callable[[Tensor], Tensor], Pointwise]] = {
-    "sigmoid": (torch.sigmoid, Pointwise(0.5)),
-    "tanh": (torch.tanh, Pointwise()),
-    "relu": (torch.relu, Pointwise()),
+    "sigmoid": (torch.sigmoid, Pointwise(0.5, function=torch.sigmoid)),
+    "tanh": (torch.tanh, Pointwise(function=torch.tanh)),
+    "relu": (torch.relu, Pointwise(function=torch.relu)),
 }
 
 
@@ -190,7 +191,10 @@ class Cell:
             if shift is not None:
                 shift = None if before.rows is None else shift.index_fill(0, before.rows, 0.0)
         first = self._linear(x, w.input[own], bias, None if read is None else read[..., own])
-        n = self._squash(self._sum([(first, None), *terms], "pre", shift), "tanh", "n")
+        before_tanh = self._sum([(first, None), *terms], "pre", shift)
+        if shift is not None and inside is not None:
+            self._hold(before_tanh, r, inside, before.rows)
+        n = self._squash(before_tanh, "tanh", "n")
         rest = self._add(
             Combine((Term(None, -1.0),), 1.0, joins=True, kind="add"), [z], 1.0 - self._value(z), "rsub"
         )  # fmt: skip
@@ -199,6 +203,19 @@ class Cell:
             return self._sum([*new], "h")
         old = self._multiply(self._present(z, before.rows), self._present(before.hidden, before.rows))
         return self._sum([*new, (old, self._back(self._value(old), before.rows, batch))], "h")
+
+    def _hold(self, total: int, gate: int, bias: Tensor, rows: Tensor | None) -> None:
+        """A sum whose shift is a bias behind a gate: the gate is held constant for relevance only."""
+        node = self.call.recorder.nodes[total]
+        assert isinstance(node.op, Combine)
+        moves = [term.move for term in node.op.terms]
+
+        def again(open: Tensor, *parts: Tensor) -> Tensor:
+            shift = open * bias if rows is None else (open * bias).index_fill(0, rows, 0.0)
+            moved = (x if move is None else move.apply(x[None])[0] for x, move in zip(parts, moves, strict=True))
+            return sum(moved, shift)
+
+        node.recall = Recall(again, (At(gate), *map(At, node.inputs)), {}, lambda result: result)
 
     def _memory(self, h: int, rows: Tensor | None, weight: Tensor, bias: Tensor | None, batch: int) -> int:
         """``U h + d``, for the whole batch; only samples with a state are read from it."""

@@ -127,4 +127,4 @@ def _chosen(c: Call, input: Tensor, dim: int, index: Tensor, source: Tensor, sig
         Term(Gather(inner, shape, torch.where(empty, -1, (~empty).cumsum(0) - 1))),
         Term(Gather(shape, shape, torch.where(empty, own, -1))),
     )
-    return [(c.result, Combine(terms), [best, c.index(input)])]
+    return [(c.result, Combine(terms, held=True), [best, c.index(input)])]

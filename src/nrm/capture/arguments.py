@@ -1,0 +1,45 @@
+"""What is inside the arguments of a call, and what a call does to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Every tensor inside nested tuples, lists, dicts and dataclasses."""
+    found: list[Tensor] = []
+    _collect(value, found)
+    return found
+
+
+PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, slice, torch.Size}
+"""Types of arguments without tensors inside."""
+
+
+def _collect(value: Any, found: list[Tensor]) -> None:
+    if isinstance(value, Tensor):
+        found.append(value)
+    elif type(value) in PLAIN:
+        return
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _collect(one, found)
+    elif isinstance(value, dict) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
+        for key in value.keys():  # noqa: SIM118
+            _collect(value[key], found)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            _collect(getattr(value, field.name, None), found)
+
+
+def is_in_place(func: Callable[..., Any]) -> bool:
+    """Whether a call by this function writes into its first argument."""
+    name = getattr(func, "__name__", "")
+    if name.startswith("__"):
+        return name in ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__", "__setitem__")
+    return name.endswith("_") and not name.startswith("_")

@@ -1,0 +1,62 @@
+"""Remembering calls while a forward pass is recorded: what a tensor was computed from, and by which function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from nrm.capture.arguments import is_in_place, tensors_in
+from nrm.capture.recall import At, Recall, recalled
+from nrm.capture.replay import holds
+from nrm.capture.tape import Node
+
+if TYPE_CHECKING:
+    from nrm.capture.recorder import Recorder
+
+
+def recall(r: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], position: int = 0) -> Recall:
+    """A call with what its arguments stand for, and which of its results is meant."""
+    from_call: Callable[[Any], Tensor] = lambda result: tensors_in(result)[position]  # noqa: E731
+    return recalled(func, args, kwargs, from_call, lambda tensor: _stand_in(r, tensor))
+
+
+def _stand_in(r: Recorder, tensor: Tensor) -> Any:
+    if id(tensor) in r.derived:
+        return r.derived[id(tensor)][1]
+    return At(r.node(tensor).index) if r.tracked(tensor) else tensor
+
+
+def keep(
+    r: Recorder, node: Node, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, tensor: Tensor
+) -> None:
+    """Keeps the call of a node if its op does not tell the whole truth."""
+    position = next((k for k, t in enumerate(tensors_in(result)) if t is tensor), None)
+    if position is None:
+        return
+    call = recall(r, func, args, kwargs, position)
+    if holds(node.op) or call.is_derived:
+        node.recall = call
+
+
+def derive(r: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Results that carry no relevance but depend on the input: masks, places, and what is made of them."""
+    relevant = any(r.tracked(t) for t in tensors_in((args, kwargs)))
+    for position, tensor in enumerate(tensors_in(result)):
+        carries = relevant and (tensor.is_floating_point() or tensor.is_complex())
+        if not carries and not r.tracked(tensor):
+            r.derived[id(tensor)] = (tensor, recall(r, _copying(func), args, kwargs, position))
+
+
+def _copying(func: Any) -> Any:
+    """A call that leaves its arguments as they are, also if the function writes into them."""
+    if not is_in_place(func):
+        return func
+
+    def called(first: Any, *args: Any, **kwargs: Any) -> Any:
+        first = first.clone()
+        result = func(first, *args, **kwargs)
+        return first if result is None else result
+
+    return called
