@@ -154,8 +154,9 @@ class Asking(ABC):
             messages=self._kept.messages,
         )  # fmt: skip
 
-    def _progress(self) -> Progress:
-        return _progress(self._show_progress)
+    def _progress(self, what: str = "sweeps") -> Progress:
+        """Shows how far an iteration is, as the user wished."""
+        return _progress(self._show_progress, what)
 
     def _graph(self, rows: Stack, columns: Stack) -> Tensor:
         """Every block of one stack with every block of another, as ``R(rows, columns)`` gives it."""
@@ -347,7 +348,7 @@ def _is_steps(argument: Any) -> TypeGuard[Partition]:
     return isinstance(argument, Partition) and spans_steps(argument)
 
 
-def _progress(show: bool | Listener | None) -> Progress:
+def _progress(show: bool | Listener | None, what: str = "sweeps") -> Progress:
     def tell(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
         assert callable(show)
         for done, chunk in enumerate(chunks):
@@ -357,7 +358,7 @@ def _progress(show: bool | Listener | None) -> Progress:
     def bar(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
         hidden = show is False or (show is None and total is not None and total < 2)
         delay = 0.0 if show else 2.0
-        shown = tqdm(chunks, total=total, disable=hidden, delay=delay, desc="sweeps", leave=False)
+        shown = tqdm(chunks, total=total, disable=hidden, delay=delay, desc=what, leave=False)
         with contextlib.closing(shown):
             yield from shown
 

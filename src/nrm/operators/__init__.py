@@ -8,7 +8,7 @@ from nrm.operators.by_channel import apply_by_channel, transpose_by_channel
 from nrm.operators.convolution import Convolution, FlatConvolution, convolution_in
 from nrm.operators.jacobian import Ends, Jacobian, PerSample
 from nrm.operators.maps import Centering, Composed, Dense, Function, Identity, LinearMap, Matmul, Reduce
-from nrm.operators.movement import Expand, Gather, Masking, Permute, Place, Reshape, Scatter, Slice, place_all
+from nrm.operators.movement import Expand, Gather, Masking, Movement, Permute, Place, Reshape, Scatter, Slice, place_all
 from nrm.operators.tables import channel_table, has_table
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "LinearMap",
     "Masking",
     "Matmul",
+    "Movement",
     "PerSample",
     "Permute",
     "Place",

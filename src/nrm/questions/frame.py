@@ -198,6 +198,26 @@ class Blocks:
         """Whether the blocks are channels of the tensor behind the layer."""
         return self.axes is not None and self.axes == (self.frame.layer_channel,)
 
+    def refuse_repeats(self) -> None:
+        """Complains about a choice in which a block occurs twice."""
+        if self.picked is not None and len(set(self.picked.flatten().tolist())) < self.count:
+            raise QuestionError("a block is chosen twice", got=self.text, expected="every block at most once")
+
+    def numbering(self) -> Tensor:
+        """The number of the block that every neuron is in, ``(batch or 1, *layer shape or 1s)``; -1 for none."""
+        if self.labels is not None:
+            numbers = self.labels
+        else:
+            assert self.axes is not None
+            order = sorted(range(len(self.axes)), key=self.axes.__getitem__)
+            numbers = torch.arange(math.prod(self.full), device=self.frame.device).view(self.full).permute(order)
+            numbers = numbers.reshape(1, *(n if a in self.axes else 1 for a, n in enumerate(self.frame.layer_shape)))
+        if self.picked is None:
+            return numbers
+        place = torch.full((math.prod(self.full) + 1,), -1, device=numbers.device)
+        place[self.picked.flatten().to(place.device) + 1] = torch.arange(self.count, device=place.device)
+        return place[numbers + 1]
+
     def place(self, row: int) -> Any:
         """The index of a block in the whole partition: a number, one per axis, or None where there are no axes."""
         number = row if self.picked is None else int(self.picked.flatten()[row])

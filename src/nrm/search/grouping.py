@@ -92,8 +92,7 @@ def _read(layer: Any) -> Partition:
 def blocks_of(R: Asked, partition: Partition) -> Blocks:
     """A partition with its geometry in this measure."""
     blocks = R.plan(partition).stops[0].blocks[0]
-    if blocks.picked is not None and len(set(blocks.picked.flatten().tolist())) < blocks.count:
-        raise QuestionError("a block is chosen twice", got=str(partition), expected="every block at most once")
+    blocks.refuse_repeats()
     return blocks
 
 
@@ -178,26 +177,9 @@ def grouped_by(R: Asked, partition: Partition, blocks: Blocks, labels: Tensor) -
 
     The label map has axes of length 1 wherever blocks have no axis.
     """
-    numbers = _numbers(R, blocks)
+    numbers = blocks.numbering().cpu()
+    numbers = numbers if len(numbers) == 1 else numbers[list(R._samples)]
     wide = torch.cat([labels.new_full((len(labels), 1), -1), labels], 1)
     numbers = numbers.expand(len(labels), *numbers.shape[1:])
     maps = torch.stack([one[own + 1] for one, own in zip(wide, numbers, strict=True)])
     return partition.layer.groups(maps if len(maps) > 1 else maps[0])
-
-
-def _numbers(R: Asked, blocks: Blocks) -> Tensor:
-    """The block that every neuron is in, ``(samples or 1, *layer shape or 1s)``; -1 for none."""
-    if blocks.labels is not None:
-        numbers = blocks.labels if len(blocks.labels) == 1 else blocks.labels[list(R._samples)]
-    else:
-        assert blocks.axes is not None
-        shape = blocks.frame.layer_shape
-        order = sorted(range(len(blocks.axes)), key=lambda i: blocks.axes[i])  # type: ignore[index]
-        numbers = torch.arange(math.prod(blocks.full)).view(blocks.full).permute(order)
-        numbers = numbers.reshape(1, *(n if a in blocks.axes else 1 for a, n in enumerate(shape)))
-    numbers = numbers.cpu()
-    if blocks.picked is not None:
-        place = torch.full((math.prod(blocks.full) + 1,), -1)
-        place[blocks.picked.flatten() + 1] = torch.arange(blocks.count)
-        numbers = place[numbers + 1]
-    return numbers
