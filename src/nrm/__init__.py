@@ -65,7 +65,7 @@ output = Layer("output")
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("compat", "methods", "plot", "report", "testing"):
+    if name in ("compat", "evaluate", "methods", "plot", "report", "testing"):
         return importlib.import_module(f"nrm.{name}")
     if name == "explore":
         return importlib.import_module("nrm.explorer").explore

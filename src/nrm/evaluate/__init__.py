@@ -1,0 +1,23 @@
+"""Judging explanations by intervention: joint contributions, removal, correlation, and baselines to compare with."""
+
+from nrm.evaluate.baselines import METHODS, scores
+from nrm.evaluate.comparison import Agreement, Comparison, compare
+from nrm.evaluate.intervention import contribution, each, occlusion, remove
+from nrm.evaluate.statistics import Correlation, TopSums, interval, pearson, sc_k
+
+__all__ = [
+    "METHODS",
+    "Agreement",
+    "Comparison",
+    "Correlation",
+    "TopSums",
+    "compare",
+    "contribution",
+    "each",
+    "interval",
+    "occlusion",
+    "pearson",
+    "remove",
+    "sc_k",
+    "scores",
+]
