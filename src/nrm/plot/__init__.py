@@ -8,11 +8,13 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`flows`: layers as columns, relevance as ribbons between their strongest blocks.
 * :func:`gallery`: the samples of a data set in which blocks count most, one row per block.
 * :func:`series`: a sequence as lines on the colours of its relevance, and bars of their sums.
+* :func:`scatter`, :func:`sc_curves`: scores beside joint contributions, and the sums over the highest scores.
 * :func:`text`: the tokens of a text in the colours of their relevance; shown by notebooks without any extra.
 * :func:`graph`: a graph with the relevance of its nodes and edges.
 * :func:`diverging`: the colour map of all.
 """
 
+from nrm.plot.agreement import sc_curves, scatter
 from nrm.plot.colors import diverging
 from nrm.plot.flow import flows
 from nrm.plot.gallery import gallery
@@ -22,4 +24,16 @@ from nrm.plot.nodes import graph
 from nrm.plot.series import series
 from nrm.plot.words import Text, text
 
-__all__ = ["Text", "diverging", "flows", "gallery", "graph", "heatmap", "montage", "series", "text"]
+__all__ = [
+    "Text",
+    "diverging",
+    "flows",
+    "gallery",
+    "graph",
+    "heatmap",
+    "montage",
+    "sc_curves",
+    "scatter",
+    "series",
+    "text",
+]
