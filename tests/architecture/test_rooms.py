@@ -35,7 +35,9 @@ ORDER = [
     "explorer",
     "compat",
     "testing",
+    "reproduce",
     "cli",
+    "__main__",
 ]
 
 # What the extras install, by import name: never imported by `import nrm`, and allowed inside functions.

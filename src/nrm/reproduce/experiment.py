@@ -1,0 +1,54 @@
+"""An experiment: units of work that are kept, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nrm.reproduce.store import Store, Unit
+from nrm.reproduce.tables import Row
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the user asked for. ``embedded`` uses small networks and the digits of scikit-learn instead of data.
+
+    ``third`` is the number of samples for tables of third order, which are large.
+    """
+
+    data: Path | None
+    samples: int | None
+    embedded: bool
+    store: Store
+    third: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Rows of the results, facts about the run, and figures by the name of their file."""
+
+    rows: list[Row]
+    facts: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+Plan = tuple[Sequence[Unit], Callable[[], Outcome]]
+"""Units of work, and what is made of them once all are finished."""
+Track = Callable[[Sequence[Unit]], Iterator[Unit]]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of the paper: its name, title, the figures it corresponds to, and its plan."""
+
+    name: str
+    title: str
+    paper: str
+    plan: Callable[[Setting], Plan]
+
+
+def ranges(count: int, size: int) -> list[range]:
+    """Samples in batches."""
+    return [range(begin, min(count, begin + size)) for begin in range(0, count, size)]

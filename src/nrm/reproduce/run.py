@@ -1,0 +1,71 @@
+"""Running an experiment: its units one by one, then tables and figures."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from nrm._version import __version__
+from nrm.errors import NrmError, QuestionError
+from nrm.reproduce.experiment import Experiment, Setting, Track
+from nrm.reproduce.mlp import MLP
+from nrm.reproduce.rnn import RNN
+from nrm.reproduce.rules import RULES
+from nrm.reproduce.store import Store, Unit, write_text
+from nrm.reproduce.tables import as_json, as_markdown
+from nrm.reproduce.vgg import CHANNELS, CLUSTERS
+
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTERS, RNN, RULES)}
+PENDING = {
+    "additive": "it needs R.additive, the additive relevance of neuron sets",
+    "gnn": "it needs graph networks",
+}
+"""Experiments that wait for a part of the library."""
+
+
+def reproduce(
+    name: str, *, data: str | Path | None = None, out: str | Path = "out", samples: int | None = None,
+    third: int | None = None, embedded: bool = False, track: Track | None = None,
+) -> Path:  # fmt: skip
+    """Runs an experiment and returns its folder, with ``results.json``, ``table.md`` and figures.
+
+    Finished parts are kept there: a run that was interrupted goes on where it stopped, and asking for more ``samples``
+    adds the missing ones; ``third`` limits those of third order. ``data`` is a folder with data and weights;
+    ``embedded`` needs none and takes seconds.
+    """
+    if name not in EXPERIMENTS:
+        if name in PENDING:
+            raise NrmError(f"the experiment {name!r} is not available yet", got=PENDING[name])
+        near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
+        raise QuestionError(
+            f"unknown experiment {name!r}", expected=", ".join(EXPERIMENTS), hint=near[0] if near else None
+        )
+    for count in (samples, third):
+        if count is not None and count < 1:
+            raise QuestionError("not a number of samples", got=str(count), expected="at least 1")
+    home = None if data is None else Path(data)
+    if home is not None and not home.is_dir():
+        raise QuestionError("there is no such data folder", got=str(home))
+    experiment = EXPERIMENTS[name]
+    folder = Path(out) / name
+    store = Store(folder, {"experiment": name, "embedded": embedded, "version": __version__})
+    units, finish = experiment.plan(Setting(home, samples, embedded, store, third))
+    store.finish(units, track or _bar(name))
+    outcome = finish()
+    facts = {"corresponds to": experiment.paper, **outcome.facts}
+    for title, figure in outcome.figures.items():
+        figure.savefig(folder / f"{title}.png", dpi=150)
+    write_text(folder / "table.md", as_markdown(experiment.title, outcome.rows, facts))
+    write_text(folder / "results.json", as_json(name, outcome.rows, facts))
+    return folder
+
+
+def _bar(name: str) -> Any:
+    def track(units: Sequence[Unit]) -> Iterator[Unit]:
+        yield from tqdm(units, desc=name, disable=not units)
+
+    return track

@@ -1,0 +1,186 @@
+"""The experiments in small, on embedded data: files, schema, resuming, the command line, and clear complaints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nrm.cli import main
+from nrm.errors import NrmError, QuestionError, ResultFileError
+from nrm.reproduce import EXPERIMENTS, PENDING, reproduce
+from nrm.reproduce.data import MissingDataError, labelled_files, mixed, mnist, sequences
+from nrm.reproduce.store import Store, Unit
+
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+
+def results(folder: Path) -> dict:
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def perceptron(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return reproduce("mlp", out=tmp_path_factory.mktemp("out"), samples=4, third=1, embedded=True)
+
+
+def test_the_schema_of_results(perceptron: Path) -> None:
+    found = results(perceptron)
+    assert (found["schema"], found["experiment"]) == (1, "mlp")
+    rows = found["rows"]
+    assert {(r["order"], r["model"], r["bias"]) for r in rows} == {
+        (order, model, bias) for order in (2, 3) for model, bias in (("no-bias", "ignore"), ("bias", "ignore"),
+                                                                     ("bias", "input"))
+    }  # fmt: skip
+    assert {r["method"] for r in rows} == {"nrm", "lrp", "occlusion", "activation", "random"}
+    for row in rows:
+        assert row["samples"] == (4 if row["order"] == 2 else 1)
+        low, high = row["pearson_ci"]
+        assert low <= row["pearson_mean"] <= high
+        assert len(row["sc"]["k"]) == len(row["sc"]["mean"])
+        assert row["rules"] == "lrp-0"
+
+
+def test_the_measure_is_more_faithful_than_the_baselines(perceptron: Path) -> None:
+    rows = {(r["order"], r["model"], r["bias"], r["method"]): r for r in results(perceptron)["rows"]}
+    for order, model, bias in ((2, "no-bias", "ignore"), (2, "bias", "input"), (3, "no-bias", "ignore")):
+        own = rows[order, model, bias, "nrm"]
+        assert own["pearson_mean"] > (0.9 if order == 2 else 0.3)
+        for other in ("lrp", "occlusion", "activation", "random"):
+            theirs = rows[order, model, bias, other]
+            assert own["pearson_mean"] > theirs["pearson_mean"] + 0.2
+            assert own["sc_area"] > theirs["sc_area"]
+
+
+def test_tables_and_figures(perceptron: Path) -> None:
+    table = (perceptron / "table.md").read_text()
+    assert "| 2 | no-bias | ignore | lrp-0 | nrm | 4 |" in table
+    for name in ("sc_k", "scatter"):
+        assert (perceptron / f"{name}.png").stat().st_size > 10_000
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    started: list[str] = []
+
+    def interrupted(units: object) -> object:
+        for unit in units:  # type: ignore[attr-defined]
+            if len(started) == 2:
+                raise KeyboardInterrupt
+            started.append(unit.key)
+            yield unit
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("vgg-clusters", out=tmp_path, samples=4, embedded=True, track=interrupted)  # type: ignore[arg-type]
+    parts = tmp_path / "vgg-clusters" / "parts"
+    before = {p.name: p.stat().st_mtime_ns for p in parts.iterdir()}
+    assert not (tmp_path / "vgg-clusters" / "results.json").exists()
+    rest: list[str] = []
+
+    def watched(units: object) -> object:
+        for unit in units:  # type: ignore[attr-defined]
+            rest.append(unit.key)
+            yield unit
+
+    folder = reproduce("vgg-clusters", out=tmp_path, samples=4, embedded=True, track=watched)  # type: ignore[arg-type]
+    assert rest == ["sample-00002", "sample-00003"]
+    assert {n: (parts / n).stat().st_mtime_ns for n in before} == before
+    whole = reproduce("vgg-clusters", out=tmp_path / "again", samples=4, embedded=True)
+    assert results(whole)["rows"] == results(folder)["rows"]
+    assert (folder / "strips-0.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vgg-channels", "rnn", "rules"])
+def test_the_other_experiments_in_small(name: str, tmp_path: Path) -> None:
+    folder = reproduce(name, out=tmp_path, samples=1, embedded=True)
+    rows = results(folder)["rows"]
+    assert rows
+    if name == "rnn":
+        by = {(r["method"], r["rules"], r["output"]): r for r in rows}
+        assert by["unnormalized", "alpha-beta 1.5, 0", "logit"]["largest_elsewhere"] > 1e8
+        assert by["nrm", "lrp-0", "logit"]["on_top"] == 1.0
+        assert abs(by["nrm", "lrp-0", "logit"]["share_of_the_event"] - 1) < 0.5
+    else:
+        assert {r["method"] for r in rows} >= {"nrm", "occlusion", "activation", "random"}
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("typer")
+    pytest.importorskip("rich")
+    arguments = ["reproduce", "vgg-clusters", "--samples", "1", "--embedded", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    assert "results.json" in capsys.readouterr().out
+    assert main(["reproduce", "nothing"]) == 1
+    assert "unknown experiment 'nothing'" in capsys.readouterr().err
+    assert main(["reproduce", "mlp", "--samples", "many"]) == 2
+    assert main(["version"]) == 0
+    done = subprocess.run([sys.executable, "-m", "nrm", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "reproduce" in done.stdout
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    assert not set(PENDING) & set(EXPERIMENTS)
+    for call, kind, text in (
+        (lambda: reproduce("mlpp", out=tmp_path), QuestionError, "mlp"),
+        (lambda: reproduce("mlp", out=tmp_path, samples=0), QuestionError, "number of samples"),
+        (lambda: reproduce("mlp", out=tmp_path, data=tmp_path / "absent"), QuestionError, "no such data folder"),
+        (lambda: reproduce("vgg-channels", out=tmp_path), MissingDataError, "--data PATH"),
+        (lambda: reproduce("vgg-channels", out=tmp_path, data=tmp_path), MissingDataError, "imagenet"),
+    ):
+        with pytest.raises(kind) as error:
+            call()
+        assert text in str(error.value)
+    for name in PENDING:
+        with pytest.raises(NrmError, match="not available yet"):
+            reproduce(name, out=tmp_path)
+    (tmp_path / "mnist").mkdir()
+    with pytest.raises(MissingDataError, match="no MNIST"):
+        mnist(tmp_path)
+
+
+def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
+    Store(tmp_path, {"experiment": "a"})
+    Store(tmp_path, {"experiment": "a"})
+    with pytest.raises(NrmError, match="another run lies in this folder") as error:
+        Store(tmp_path, {"experiment": "b"})
+    assert "experiment='a'" in str(error.value)
+
+
+def test_parts_are_whole_or_not_there(tmp_path: Path) -> None:
+    store = Store(tmp_path, {})
+
+    def fails() -> dict:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.finish([Unit("a", lambda: {"x": torch.ones(2)}), Unit("b", fails)], iter)
+    assert store.has("a")
+    assert not store.has("b")
+    store.path("c").write_bytes(b"damaged")
+    with pytest.raises(ResultFileError, match="cannot be read"):
+        store.read("c")
+
+
+def test_samples_have_all_classes_in_every_beginning(tmp_path: Path) -> None:
+    for c in ("n1", "n2", "n3"):
+        (tmp_path / c).mkdir()
+        for k in range(4):
+            (tmp_path / c / f"{k}.jpg").touch()
+    files = mixed(labelled_files(tmp_path))
+    assert len(files) == 12
+    for begin in range(0, 12, 3):
+        assert {label for _, label in files[begin : begin + 3]} == {0, 1, 2}
+    assert files == mixed(labelled_files(tmp_path))
+
+
+def test_the_toy_sequences() -> None:
+    split = sequences(50, 0)
+    assert torch.equal(split.inputs.sum(2), torch.ones(50, 100))
+    assert torch.equal(split.inputs[:, 80, 1:].argmax(1), split.classes)
+    assert bool((split.inputs[:, [*range(80), *range(81, 100)], 0] == 1).all())
