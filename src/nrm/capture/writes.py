@@ -109,9 +109,20 @@ def write(
             f"{name} writes into a tensor of another shape", where=r.place(),
             got=f"{tuple(result.shape)} into {tuple(target.shape)}", hint="use its return value",
         )  # fmt: skip
+    args = tuple(_as_it_was(r, target) if a is target else a for a in args)
     r.record(func, name, args, kwargs, result)
     _store(r, target, result, r.live.pop(id(result))[1])
     return target
+
+
+def _as_it_was(r: Recorder, target: Tensor) -> Tensor:
+    """A constant that is about to be written, to remember: its own memory will hold something else."""
+    if r.tracked(target):
+        return target
+    before = target.detach().clone()
+    if id(target) in r.origin:
+        r.origin[id(before)] = (before, r.origin[id(target)][1])
+    return before
 
 
 def catch_up(r: Recorder, tensor: Tensor) -> bool:
