@@ -88,7 +88,7 @@ def relmax(
         progress: a bar with rate and time left: True at once, None after a while, False never.
         options: those of :func:`nrm.measure`.
 
-    >>> import nrm
+    >>> import torch, nrm
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> found = relmax(model, torch.randn(20, 4), nrm.layer("1").channels, k=5)
