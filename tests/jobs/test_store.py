@@ -280,10 +280,11 @@ def wait_for(condition: Any, seconds: float = 60) -> None:
 )
 def test_signals(tmp_path: Path, expected: Any, number: int, code: int, workers: int) -> None:
     script = f"""
-import pathlib, sys
+import pathlib, signal, sys
 from jobs.shop import Squares
 from jobs.test_store import run
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
     run(pathlib.Path(sys.argv[1]), Squares(70, wait=0.1), workers={workers})
 """
     (tmp_path / "job.py").write_text(script)

@@ -20,6 +20,7 @@ from oracles.brute import Site, Walk
 pytestmark = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
+SUMS = ("add", "sub", "index_add", "scatter_reduce")
 MIXING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.AvgPool1d, nn.AvgPool2d, nn.MaxPool1d, nn.MaxPool2d)
 Neurons = dict[Site, set[int]]
 
@@ -38,7 +39,7 @@ def levels(it: Both) -> dict[str, int]:
     def mixes(name: str) -> bool:
         function = name.rpartition("/")[2].partition("#")[0]
         constant = it.case.kind == "signs" and name == "/add"
-        return isinstance(twin._module(name), MIXING) or (function in ("add", "sub") and not constant)
+        return isinstance(twin._module(name), MIXING) or (function in SUMS and not constant)
 
     found = {name: 0 for pair in edges for name in pair}
     for _ in found:

@@ -152,7 +152,11 @@ def test_spread_output(spread: str, data: st.DataObject, rules: Rules, options: 
     assume(bool((outputs.sum(1) > 0.1 * outputs.abs().sum(1)).all()))
     it = both(case, rules, spread, **options)
     out = it.tensors[-1]
-    it.close(it.R(it.R.output), it.truth([out]))
+    try:
+        answer = it.R(it.R.output)
+    except nrm.MassError:  # sinks of both signs, which the walks' sum over a step does not show
+        assume(False)
+    it.close(answer, it.truth([out]))
     it.close(it.R(it.R["input"], it.R.output), it.truth(["input", out]))
 
 

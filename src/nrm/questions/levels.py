@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from nrm.capture import Combine, Linear, Node, Select
+from nrm.operators import Scatter
 from nrm.questions.sweep import Site
 from nrm.rules import Network
 
@@ -23,7 +24,8 @@ def mixes(node: Node) -> bool:
     """
     op = node.op
     if isinstance(op, Combine):  # the halves of a product of matrices are linear steps already
-        return op.joins and len(op.terms) > 1 and op.kind != "matmul"
+        sums = len(op.terms) > 1 or isinstance(op.terms[0].move, Scatter)
+        return op.joins and sums and op.kind != "matmul"
     return isinstance(op, Linear | Select)
 
 
