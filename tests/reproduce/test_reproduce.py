@@ -95,7 +95,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["vgg-channels", "rnn", "rules"])
+@pytest.mark.parametrize("name", ["vgg-channels", "additive", "rnn", "rules"])
 def test_the_other_experiments_in_small(name: str, tmp_path: Path) -> None:
     folder = reproduce(name, out=tmp_path, samples=1, embedded=True)
     rows = results(folder)["rows"]
@@ -105,6 +105,9 @@ def test_the_other_experiments_in_small(name: str, tmp_path: Path) -> None:
         assert by["unnormalized", "alpha-beta 1.5, 0", "logit"]["largest_elsewhere"] > 1e8
         assert by["nrm", "lrp-0", "logit"]["on_top"] == 1.0
         assert abs(by["nrm", "lrp-0", "logit"]["share_of_the_event"] - 1) < 0.5
+    elif name == "additive":
+        alike = {r["method"]: r["likeness_of_two_sets"] for r in rows}
+        assert alike["additive"] > alike["joint"]
     else:
         assert {r["method"] for r in rows} >= {"nrm", "occlusion", "activation", "random"}
 

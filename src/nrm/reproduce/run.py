@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 
 from nrm._version import __version__
 from nrm.errors import NrmError, QuestionError
+from nrm.reproduce.additive import ADDITIVE
 from nrm.reproduce.experiment import Experiment, Setting, Track
 from nrm.reproduce.mlp import MLP
 from nrm.reproduce.rnn import RNN
@@ -19,12 +20,9 @@ from nrm.reproduce.store import Store, Unit, write_text
 from nrm.reproduce.tables import as_json, as_markdown
 from nrm.reproduce.vgg import CHANNELS, CLUSTERS
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTERS, RNN, RULES)}
-PENDING = {
-    "additive": "it needs R.additive, the additive relevance of neuron sets",
-    "gnn": "it needs graph networks",
-}
-"""Experiments that wait for a part of the library."""
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, RULES)}
+PENDING = {"gnn": "no graph network has been trained for it yet"}
+"""Experiments that are still to be written."""
 
 
 def reproduce(

@@ -142,12 +142,13 @@ def _pairs_figure(found: Subject, count: int) -> Any:
         R = found.measured(i, PAPER)
         flow = R.flows(*_channels(found, R), k=1)[0][0]
         x = found.sample(i)[0]
-        rows.append((found.picture(x), _heat(found, R(R.input)), _heat(found, R(R.input, *flow))))
+        rows.append((found.picture(x), heat_of(R(R.input)), heat_of(R(R.input, *flow))))
         names.append("\n".join([*map(str, flow), f"{100 * flow.relevance:.2f} %"]))
     return montage(rows, names=names, columns=["image", "all walks", "the strongest pair"], scale="99.5%")
 
 
-def _heat(found: Subject, relevance: Tensor) -> Tensor:
+def heat_of(relevance: Tensor) -> Tensor:
+    """Relevance ``(1, ...)`` of the input as a picture."""
     return relevance.view(1, 8, 8) if relevance.shape[-1] == 64 and relevance.ndim == 2 else relevance[0].sum(0)
 
 
@@ -159,7 +160,7 @@ def _relmax_figure(found: Subject, table: Tensors) -> Any:
         best = table[f"marginal/{k}"][:, channel].topk(min(3, len(table["value"]))).indices.tolist()
         for i in best[:3]:
             R = found.measured(i, PAPER)
-            rows.append((found.picture(found.sample(i)[0]), _heat(found, R(R.input, R[layer].channel(channel)))))
+            rows.append((found.picture(found.sample(i)[0]), heat_of(R(R.input, R[layer].channel(channel)))))
             names.append(f"{layer}, channel {channel}")
     return montage(rows, names=names, columns=["image", "its walks"], scale="99.5%")
 
@@ -188,9 +189,9 @@ def _strips(found: Subject, i: int) -> Any:
     R = found.measured(i, PAPER)
     asked = _clusters(found, R)
     flows = R.flows(*asked, k=BEST)[0]
-    heats = [_heat(found, R(R.input, *flow)) for flow in flows]
+    heats = [heat_of(R(R.input, *flow)) for flow in flows]
     columns = ["image", "all walks", *(f"{100 * flow.relevance:.1f} %" for flow in flows)]
-    rows = [(found.picture(found.sample(i)[0]), _heat(found, R(R.input)), *heats)]
+    rows = [(found.picture(found.sample(i)[0]), heat_of(R(R.input)), *heats)]
     return montage(rows, columns=columns, scale="99.5%")
 
 
