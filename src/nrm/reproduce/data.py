@@ -87,12 +87,13 @@ def digits() -> tuple[Split, Split]:
 
 
 def photo(path: Path) -> Tensor:
-    """An image file as a normalized input: short side 256, centre crop 224."""
+    """An image file as a normalized input: short side 256, centre crop 224. One that has 224 x 224 already stays."""
     with extra("viz", "nrm reproduce"):
         from PIL import Image
     image = Image.open(path).convert("RGB")
-    scale = 256 / min(image.size)
-    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
+    if image.size != (224, 224):
+        scale = 256 / min(image.size)
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
     left, top = (image.width - 224) // 2, (image.height - 224) // 2
     pixels = torch.from_numpy(np.array(image.crop((left, top, left + 224, top + 224)))).float() / 255
     return ((pixels - MEAN) / DEVIATION).permute(2, 0, 1)

@@ -1,7 +1,11 @@
-"""Which rule is most faithful? The same judgement over rules and networks."""
+"""Which rule is most faithful? The same judgement over rules and networks.
+
+Samples whose relevance the library refuses under a rule, because rounding has eaten it, are counted and left out.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nrm.errors import MassError, PrecisionError
 from nrm.evaluate import compare, scores
 from nrm.measure import Measure, measure
 from nrm.reproduce.data import folder_of
@@ -84,7 +89,10 @@ def _judge(ask: Ask, layers: tuple[str, str], everywhere: bool) -> Tensors:
     rules = candidates(everywhere)
     R = ask(rules[1])
     pair = [R[name].channels for name in layers]
-    own = {f"nrm ({r.name})": scores(ask(r), *pair) for r in rules}
+    own = {}
+    for candidate in rules:
+        with contextlib.suppress(MassError, PrecisionError):  # the library refuses numbers that are noise
+            own[f"nrm ({candidate.name})"] = scores(ask(candidate), *pair)
     return as_tensors(compare(R, *pair, methods=("occlusion", "activation", "random"), scores=own))
 
 
@@ -100,6 +108,7 @@ def _plan(setting: Setting) -> Plan:
             table = joined([setting.store.read(key) for key in mine])
             found = rows_of(table, order=2, model=name, bias="", rules="")
             for row in found:
+                row["refused"] = count - row["samples"]
                 rules, _, bias = str(row["rules"]).rpartition(", bias ")
                 row["rules"], row["bias"] = rules, bias
             rows += sorted(found, key=lambda row: -(row["pearson_mean"] or -2.0))

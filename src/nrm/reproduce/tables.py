@@ -28,10 +28,12 @@ def as_tensors(found: Comparison) -> Tensors:
 
 
 def joined(parts: Sequence[Tensors]) -> Tensors:
-    """The parts of one question, samples one after the other. Not every part need be ranked; the first one is."""
-    shared = ("k", "combinations")
-    first = parts[0]
-    return {k: first[k] if k in shared else torch.cat([p[k] for p in parts if k in p]) for k in first}
+    """The parts of one question, samples one after the other. Not every part has everything."""
+    table: Tensors = {}
+    for key in dict.fromkeys(k for part in parts for k in part):
+        found = [part[key] for part in parts if key in part]
+        table[key] = found[0] if key in ("k", "combinations") else torch.cat(found)
+    return table
 
 
 def methods_of(table: Tensors) -> Iterator[tuple[str, Tensor]]:
