@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Weights drawn without a seed of their own are the same in every run and in every order of the tests."""
     torch.manual_seed(0)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Figures that a test drew and left open are closed, as pyplot counts them over the whole process."""
+    if drawn := sys.modules.get("matplotlib.pyplot"):
+        drawn.close("all")
 
 
 @pytest.fixture(scope="session")

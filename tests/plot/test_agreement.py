@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import matplotlib as mpl
 
 mpl.use("Agg")
@@ -15,12 +13,6 @@ import torch
 
 from nrm.errors import QuestionError
 from nrm.plot import sc_curves, scatter
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def test_every_combination_is_a_point() -> None:

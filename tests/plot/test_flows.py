@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib as mpl
@@ -27,12 +27,6 @@ from nrm.errors import QuestionError
 from nrm.plot import flows
 from nrm.plot.columns import Choice, Flows, crossings, make_flows, needed, stack, untangle, with_elsewhere
 from nrm.plot.flow import BODY
-
-
-@pytest.fixture(autouse=True)
-def _close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def dense(rules: str = "lrp-0", batch: int = 2, **options: Any) -> nrm.Measure:

@@ -50,4 +50,3 @@ def test_crops_stay_in_the_store(tmp_path: Path) -> None:
     fresh = nrm.plot.gallery(store, A.channel(2), A.channel(0), k=3, model=model, dataset=data)
     for one, other in zip(kept.axes, fresh.axes, strict=True):
         assert (one.images[0].get_array() == other.images[0].get_array()).all()
-    plt.close("all")

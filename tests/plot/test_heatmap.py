@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib as mpl
@@ -29,12 +29,6 @@ from nrm.errors import QuestionError
 from nrm.extras import MissingExtraError, extra
 from nrm.plot import diverging, heatmap, montage
 from nrm.plot.pictures import check_fit, read_image, read_relevance, to_grey
-
-
-@pytest.fixture(autouse=True)
-def _close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def render(figure: Figure) -> np.ndarray:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import matplotlib as mpl
 
 mpl.use("Agg")
@@ -20,12 +18,6 @@ import nrm
 from nrm.errors import QuestionError
 from nrm.plot import series
 from nrm.plot.colors import ABOVE, BELOW
-
-
-@pytest.fixture(autouse=True)
-def _close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def rows(ax: Axes) -> list[QuadMesh]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import matplotlib as mpl
 
 mpl.use("Agg")
@@ -18,12 +16,6 @@ import nrm
 from nrm.plot import diverging, text
 from nrm.plot.colors import color_at
 from nrm.plot.words import read_pieces
-
-
-@pytest.fixture(autouse=True)
-def _close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from nrm.reproduce.data import MissingDataError, labelled_files, mixed, mnist, s
 from nrm.reproduce.store import Store, Unit
 
 pytest.importorskip("sklearn")
-pytest.importorskip("matplotlib")
+plt = pytest.importorskip("matplotlib.pyplot")
 
 
 def results(folder: Path) -> dict:
@@ -97,7 +97,9 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg-channels", "additive", "rnn", "rules"])
 def test_the_other_experiments_in_small(name: str, tmp_path: Path) -> None:
+    open_before = plt.get_fignums()
     folder = reproduce(name, out=tmp_path, samples=1, embedded=True)
+    assert plt.get_fignums() == open_before
     rows = results(folder)["rows"]
     assert rows
     if name == "rnn":

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from nrm._version import __version__
 from nrm.errors import NrmError, QuestionError
 from nrm.reproduce.additive import ADDITIVE
+from nrm.reproduce.drawing import save
 from nrm.reproduce.experiment import Experiment, Setting, Track
 from nrm.reproduce.mlp import MLP
 from nrm.reproduce.rnn import RNN
@@ -56,7 +57,7 @@ def reproduce(
     outcome = finish()
     facts = {"corresponds to": experiment.paper, **outcome.facts}
     for title, figure in outcome.figures.items():
-        figure.savefig(folder / f"{title}.png", dpi=150)
+        save(figure, folder / f"{title}.png")
     write_text(folder / "table.md", as_markdown(experiment.title, outcome.rows, facts))
     write_text(folder / "results.json", as_json(name, outcome.rows, facts))
     return folder
