@@ -320,7 +320,7 @@ def test_data_of_every_kind(tmp_path: Path) -> None:
 
 def status(url: str) -> int:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=120) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:
