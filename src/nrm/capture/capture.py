@@ -14,9 +14,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import tensors_in
+from nrm.capture.checks import check_finite, check_inputs, check_model, check_options, check_random, check_samples
 from nrm.capture.graphs import Graphs, find_graphs, is_record
 from nrm.capture.guard import plain_execution, untouched, watched_modules
-from nrm.capture.ops import Multiply, Source, Unknown
+from nrm.capture.ops import Source
 from nrm.capture.recorder import Recorder
 from nrm.capture.samples import Whose
 from nrm.capture.tape import Node, Tape
@@ -63,7 +64,7 @@ def capture(
             raise _no_embedding(str(error).splitlines()[0]) from error
         finally:
             recorder.memory.restore()
-        _check_random(recorder, anatomy, before)
+        check_random(recorder.notes, anatomy, before)
     return _finish(recorder, anatomy, result, batch, dtype, _padding(model, args, kwargs))
 
 
@@ -126,80 +127,6 @@ def own_output(model: nn.Module, inputs: Any, output: Output = None) -> Tensor:
             for buffer, before in buffers:
                 if not torch.equal(buffer, before):
                     buffer.copy_(before)
-
-
-def check_options(batch_dim: int | None, dtype: torch.dtype | None) -> None:
-    """Refuses options without a meaning."""
-    if dtype not in (None, torch.float32, torch.float64):
-        raise CaptureError("not a precision for relevance", got=f"{dtype}", expected="torch.float32 or torch.float64")
-    if batch_dim is not None and (type(batch_dim) is not int or batch_dim < 0):
-        raise CaptureError("not a sample axis", got=f"batch_dim={batch_dim!r}", expected="0, 1, ... or None")
-
-
-def check_model(anatomy: Anatomy) -> None:
-    """Refuses what cannot be explained faithfully."""
-    for path, module in anatomy.modules:
-        where = f"{path or 'the model'} ({type(module).__name__})"
-        if isinstance(module, torch.jit.ScriptModule):
-            raise CaptureError(
-                "scripted modules cannot be recorded", where=where, hint="pass the Python module it was made from"
-            )
-        if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized")):
-            raise CaptureError("quantized modules are not supported", where=where, hint="explain the float model")
-        random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-        if module.training and (random or isinstance(module, nn.modules.batchnorm._NormBase)):
-            raise CaptureError(
-                "the model is in training mode, where it has no fixed prediction",
-                where=where, got="training=True", expected="eval mode", hint="model.eval()",
-            )  # fmt: skip
-    for name, p in anatomy.tensors:
-        if p.is_meta:
-            raise CaptureError("a weight has no data (meta device)", where=name, hint="load the weights first")
-        kind = _foreign(p)
-        if kind:
-            raise CaptureError(f"{kind} weights are not supported", where=name, expected="dense real weights")
-
-
-def _foreign(t: Tensor) -> str | None:
-    """What is not a plain dense real tensor is, in a word."""
-    if t.is_meta:
-        return "meta"
-    if t.is_quantized:
-        return "quantized"
-    if t.is_nested:
-        return "nested"
-    if t.layout is not torch.strided:
-        return "sparse"
-    return "complex" if t.is_complex() else None
-
-
-def check_inputs(given: list[Tensor], anatomy: Anatomy, batch_dim: int | None) -> None:
-    """Refuses inputs without a meaning: none, empty, not finite, on another device, without the sample axis."""
-    if not given:
-        raise CaptureError(
-            "no tensor among the inputs", expected="a tensor, a tuple, a mapping or an object with tensors",
-            hint="torch.as_tensor(inputs)",
-        )  # fmt: skip
-    home = next((p.device for _, p in anatomy.parameters), None)
-    for t in given:
-        kind = _foreign(t)
-        if kind:
-            raise CaptureError(f"{kind} inputs are not supported", expected="a dense real tensor")
-        if home is not None and t.device != home and t.ndim > 0:
-            raise CaptureError(
-                "input and model are on different devices", got=f"input on {t.device}, model on {home}",
-                hint=f"inputs.to({str(home)!r})",
-            )  # fmt: skip
-        if t.numel() == 0:
-            raise CaptureError("an input is empty", got=f"shape {tuple(t.shape)}")
-        if t.is_floating_point() and not bool(torch.isfinite(t).all()):
-            bad = "NaN" if bool(torch.isnan(t).any()) else "inf"
-            raise CaptureError(f"the input contains {bad}", got=f"{int((~torch.isfinite(t)).sum())} such entries")
-    if batch_dim is not None and given[0].ndim <= batch_dim:
-        raise CaptureError(
-            f"the input has no axis {batch_dim} for samples", got=f"shape {tuple(given[0].shape)}",
-            hint="batch_dim=None if the whole call is one sample, or x.unsqueeze(0)",
-        )  # fmt: skip
 
 
 def split_inputs(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -302,19 +229,6 @@ def _describe(value: Any) -> str:
     return type(value).__name__
 
 
-def _check_random(recorder: Recorder, anatomy: Anatomy, before: Tensor) -> None:
-    """A forward pass that draws random numbers explains one draw only; in training mode that is an accident."""
-    if torch.equal(before, torch.get_rng_state()):
-        return
-    training = next((path or "the model" for path, m in anatomy.modules if m.training), None)
-    if training is not None:
-        raise CaptureError(
-            "the model is in training mode and draws random numbers, so that it has no fixed prediction",
-            where=training, got="training=True", expected="eval mode", hint="model.eval()",
-        )  # fmt: skip
-    recorder.notes.append("the forward pass draws random numbers: this is the measure of one draw")
-
-
 def _no_embedding(got: str | None = None) -> CaptureError:
     return CaptureError(
         "nothing to explain: the inputs are integers and reach no embedding", got=got,
@@ -384,33 +298,9 @@ def _finish(
         tuple(dict.fromkeys(recorder.notes)), recorder.steps, _ends(recorder.nodes[inputs[0]], padding),
         None if recorder.graphs is None else recorder.graphs.edges,
     )  # fmt: skip
-    _check_finite(tape)
-    _check_samples(tape)
+    check_finite(tape)
+    check_samples(tape)
     return tape
-
-
-def _check_samples(tape: Tape) -> None:
-    """Each sample has its own measure, so samples must not meet on the way to the output (in a factor they may)."""
-    if tape.batch == 1:
-        return
-    seen = {tape.output}
-    for node in reversed(tape.nodes[: tape.output + 1]):
-        if node.index not in seen or isinstance(node.op, Unknown):
-            continue
-        if _is_mixed(node) or (node.index == tape.output and not node.has_samples):
-            raise CaptureError(
-                "samples of the batch are mixed", where=f"layer {node.name!r}",
-                got=f"a tensor of shape {tuple(node.shape)} whose entries depend on several of {tape.batch} samples",
-                expected="samples that do not depend on each other",
-                hint="batch_dim=None explains the whole call as one sample; or another batch_dim, or a batch of one",
-            )  # fmt: skip
-        below = [tape.nodes[i] for i in node.inputs]
-        clean = [parent for parent in below if not _is_mixed(parent)]
-        seen.update(parent.index for parent in (clean if isinstance(node.op, Multiply) and clean else below))
-
-
-def _is_mixed(node: Node) -> bool:
-    return node.owner is not None and bool((node.owner < 0).any())
 
 
 def _number_names(recorder: Recorder, anatomy: Anatomy) -> None:
@@ -437,14 +327,3 @@ def _number_names(recorder: Recorder, anatomy: Anatomy) -> None:
             if node.name not in number:
                 number[node.name] = {index: k for k, index in reversed(list(enumerate(calls)))}
             node.name = f"{node.name}#{number[node.name][node.index]}"
-
-
-def _check_finite(tape: Tape) -> None:
-    if bool(torch.isfinite(tape.nodes[tape.output].value).all()):
-        return
-    first = next((n for n in tape.nodes if not bool(torch.isfinite(n.value).all())), tape.nodes[tape.output])
-    bad = "NaN" if bool(torch.isnan(first.value).any()) else "inf"
-    raise CaptureError(
-        f"the network computes {bad}", where=f"first at layer {first.name!r}",
-        hint="look at its weights and its input; try dtype=torch.float64 if values overflow",
-    )  # fmt: skip

@@ -7,8 +7,6 @@ identity and kept alive while recording. What happens to memory that is written 
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -22,48 +20,14 @@ from torch.overrides import TorchFunctionMode
 from nrm.capture import axes, elementwise, heads, remember, samples, writes
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import PLAIN, is_in_place, tensors_in
+from nrm.capture.call import Call
 from nrm.capture.graphs import Graphs
+from nrm.capture.names import CASTS, CONSTANT, COPIES, NUMPY_NAMES, READS, WITH_CHOICE, function_name, without_inplace
 from nrm.capture.ops import Combine, Linear, Op, Source, Unknown
 from nrm.capture.recall import Recall
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
 from nrm.operators import convolution_in
-
-CASTS = {"to", "half", "bfloat16", "float", "double", "type", "type_as", "cuda", "cpu"}
-"""Calls that change precision or device only. Precision is the measure's own choice, so the cast is dropped."""
-
-COPIES = {"to", "long", "int", "type", "view", "reshape", "contiguous", "clone", "detach", "getitem", "flatten",
-          "squeeze", "unsqueeze", "expand", "transpose", "t", "permute", "cpu", "cuda"}  # fmt: skip
-"""Calls whose result holds the user's own integers, as they were given."""
-
-CONSTANT = {
-    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like",
-    "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "get:grad", "requires_grad",
-}  # fmt: skip
-"""Calls whose result does not depend on the values of their arguments."""
-
-WITH_CHOICE = {"max_pool1d", "max_pool2d", "max_pool3d"}
-"""Calls that know which input they chose; the choice is kept, so that it need not be computed again."""
-
-REVERSED = {"radd": "add", "rmul": "mul", "iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div",
-            "idiv": "div", "truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul",
-            "subtract": "sub", "ipow": "pow"}  # fmt: skip
-NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "x1": "input", "x2": "other"}
-"""Names that torch accepts for its own arguments."""
-
-READS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__"}
-"""Calls that hand a value to Python. What is computed from it there cannot be followed."""
-
-
-def function_name(func: Callable[..., Any]) -> str:
-    """One name per meaning: ``torch.add``, ``Tensor.add``, ``Tensor.add_`` and ``+`` are all ``add``."""
-    name = getattr(func, "__name__", str(func))
-    if name in ("__get__", "__set__"):
-        return f"{name[2:-2]}:{getattr(getattr(func, '__self__', None), '__name__', '')}"
-    if name in READS:
-        return name
-    name = name.strip("_")
-    return REVERSED.get(name, name)
 
 
 class Recorder(TorchFunctionMode):
@@ -352,7 +316,7 @@ class Recorder(TorchFunctionMode):
             args = (args[0], *self._prepared(args[1:]))
             return writes.in_place(self, func, name, args, self._prepared(kwargs))
         args, kwargs = self._prepared(args), self._prepared(kwargs)
-        func, kwargs, args, in_place = _without_inplace(func, args, kwargs)
+        func, kwargs, args, in_place = without_inplace(func, args, kwargs)
         if name in self._composed:
             with self:
                 return self._composed[name](*args, **kwargs)
@@ -506,68 +470,10 @@ class Recorder(TorchFunctionMode):
         return self._casts[id(value)][1]
 
 
-class Call:
-    """One call as a builder of the vocabulary sees it."""
-
-    def __init__(
-        self, recorder: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
-        self.recorder = recorder
-        self.func = func
-        self.name = name
-        self.args = args
-        self.kwargs = kwargs
-        self.result = result
-
-    def tracked(self, value: Any) -> bool:
-        """Whether a value is a tensor that depends on the input."""
-        return self.recorder.tracked(value)
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The tracked tensors among the arguments, in their order."""
-        return [t for t in tensors_in((self.args, self.kwargs)) if self.tracked(t)]
-
-    def one(self, op: Op, *tensors: Tensor) -> list[tuple[Tensor, Op, list[int]]]:
-        """The usual case: one result, made from the given tensors."""
-        return [(self.result, op, [self.index(t) for t in tensors])]
-
-    def index(self, tensor: Tensor) -> int:
-        """The node of a tensor; a constant among the terms becomes a source."""
-        if self.tracked(tensor):
-            return self.recorder.node(tensor).index
-        return self.constant(tensor)
-
-    def constant(self, tensor: Tensor) -> int:
-        """A constant as a source with the channel axis of the call's tracked tensors, counted from the right."""
-        for other in self.tensors:
-            node = self.recorder.node(other)
-            channel = None if node.channel is None else node.channel + tensor.ndim - other.ndim
-            return self.recorder.constant(tensor, self.name, None, channel if (channel or 0) >= 0 else None)
-        return self.recorder.constant(tensor, self.name)
-
-
 _functorch = torch._C._functorch
-_signature = functools.cache(inspect.signature)
 
 
 def _plain(present: list[Tensor]) -> contextlib.AbstractContextManager[Any]:
     """Calls run in the precision of their arguments, also where the model itself turns autocast on."""
     kind = present[0].device.type if present else "cpu"
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext()
-
-
-def _without_inplace(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, dict[str, Any], tuple[Any, ...], bool]:
-    """A functional call with ``inplace=True`` as its out-of-place form."""
-    if getattr(func, "__module__", "") != "torch.nn.functional":
-        return func, kwargs, args, False
-    try:
-        bound = _signature(func).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return func, kwargs, args, False
-    if not bound.arguments.get("inplace"):
-        return func, kwargs, args, False
-    bound.arguments["inplace"] = False
-    return func, bound.kwargs, bound.args, True

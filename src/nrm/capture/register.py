@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nrm.capture.call import Call
+from nrm.capture.names import function_name
 from nrm.capture.ops import Linear
-from nrm.capture.recorder import Call, function_name
 from nrm.capture.vocabulary import VOCABULARY, Steps
 from nrm.errors import RuleError
 from nrm.operators import Function

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.questions.values import Fixed, Partition, Set, Span
+from nrm.questions.reading import Fixed, Span
+from nrm.questions.values import Partition, Set
 
 
 @dataclass(frozen=True, eq=False)

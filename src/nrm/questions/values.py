@@ -8,16 +8,14 @@ every measure. ``str`` is their short form, ``repr`` the code that makes them ag
 from __future__ import annotations
 
 import html
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
+from nrm.questions.reading import Fixed, Span, integer, is_many, read_indices, read_item
 
 Indices = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
 SYMBOLS = {"and": "&", "or": "|", "xor": "^", "minus": "-"}
@@ -69,7 +67,7 @@ class Layer:
 
     def axis(self, *axes: int) -> Partition:
         """The partition along one or more axes of the layer (counted without the sample axis)."""
-        return Partition(self, "axis", tuple(_integer(a, "an axis") for a in axes))
+        return Partition(self, "axis", tuple(integer(a, "an axis") for a in axes))
 
     def groups(self, labels: Any) -> Partition:
         """The partition given by integer labels of the layer's shape (or a shape that broadcasts to it from the right).
@@ -97,7 +95,7 @@ class Layer:
         >>> print(Layer("lstm").step(80).layer.channels)
         lstm.step#80.channels
         """
-        read = _read_indices(index)
+        read = read_indices(index)
         if isinstance(read, int):
             return Layer(f"{self.name}.step#{read}").all
         return Set(self, ("steps", read))
@@ -114,26 +112,26 @@ class Layer:
 
     def edge(self, index: Indices) -> Set:
         """The walks along an edge of a graph in this layer: its number in ``edge_index``, or a list of them."""
-        return Set(Layer(self.name, EDGES), ("part", self.edges, _read_indices(index)))
+        return Set(Layer(self.name, EDGES), ("part", self.edges, read_indices(index)))
 
     def channel(self, index: Indices) -> Set:
         """The neurons of a channel, of several (a list), or of one set of channels per sample (a list of lists)."""
-        return Set(self, ("part", self.channels, _read_indices(index)))
+        return Set(self, ("part", self.channels, read_indices(index)))
 
     def position(self, index: Any) -> Set:
         """The neurons at a position: a flat index, or a tuple with one index per axis.
 
         A list of them is their union, a list of lists one set per sample.
         """
-        return Set(self, ("part", self.positions, _read_indices(index)))
+        return Set(self, ("part", self.positions, read_indices(index)))
 
     def head(self, index: Indices) -> Set:
         """The neurons of an attention head, of several (a list), or of one set per sample (a list of lists)."""
-        return Set(self, ("part", self.heads, _read_indices(index)))
+        return Set(self, ("part", self.heads, read_indices(index)))
 
     def group(self, labels: Any, index: Indices) -> Set:
         """The neurons with a label, with one of several labels, or with one set of labels per sample."""
-        return Set(self, ("part", self.groups(labels), _read_indices(index)))
+        return Set(self, ("part", self.groups(labels), read_indices(index)))
 
     def where(self, mask: Any) -> Set:
         """The neurons where a boolean mask holds. It broadcasts from the right; one mask per sample has all axes."""
@@ -147,7 +145,7 @@ class Layer:
     def __getitem__(self, index: Any) -> Set:
         """The neurons at an index of the layer without its sample axis: ``a[:, 4:8, 4:8]``."""
         items = index if isinstance(index, tuple) else (index,)
-        return Set(self, ("index", tuple(_read_item(i) for i in items)))
+        return Set(self, ("index", tuple(read_item(i) for i in items)))
 
     __iter__ = None  # an index is a set, so counting up would never end
 
@@ -163,11 +161,11 @@ class Layer:
 
     def with_channels(self, axis: int) -> Layer:
         """The same layer with another axis (counted without the sample axis) as its channels."""
-        return replace(self, channel_axis=_integer(axis, "an axis"), facts="")
+        return replace(self, channel_axis=integer(axis, "an axis"), facts="")
 
     def with_heads(self, count: int) -> Layer:
         """The same layer with its channels divided into so many attention heads, one after the other."""
-        return replace(self, head_count=_integer(count, "a number of heads"), facts="")
+        return replace(self, head_count=integer(count, "a number of heads"), facts="")
 
     @property
     def place(self) -> tuple[str, str | None]:
@@ -225,7 +223,7 @@ class Set:
 
     def of_sample(self, sample: int) -> Set:
         """The same set as a question about one sample of a batch: ``R(...)`` answers for that sample only."""
-        return replace(self, sample=_integer(sample, "a sample"))
+        return replace(self, sample=integer(sample, "a sample"))
 
     def __and__(self, other: Set) -> Set:
         return self._with("and", other)
@@ -288,9 +286,9 @@ class Partition:
 
     def __getitem__(self, index: Any) -> Any:
         items = index if isinstance(index, tuple) else (index,)
-        if any(isinstance(i, slice) or i is Ellipsis or (isinstance(index, tuple) and _is_many(i)) for i in items):
-            return self._choose(("axes", *(_read_item(i) for i in items)))
-        read = _read_indices(index)
+        if any(isinstance(i, slice) or i is Ellipsis or (isinstance(index, tuple) and is_many(i)) for i in items):
+            return self._choose(("axes", *(read_item(i) for i in items)))
+        read = read_indices(index)
         if (
             isinstance(read, tuple)
             and read[0] == "any"
@@ -359,104 +357,6 @@ def stack(*partitions: Partition | Layer) -> Stack:
     if not partitions:
         raise QuestionError("nothing to stack", hint="nrm.stack(a.channels, b.channels)")
     return Stack(tuple(Partition(p) if isinstance(p, Layer) else p for p in partitions))
-
-
-class Span(NamedTuple):
-    """A slice that can be compared and hashed."""
-
-    start: int | None
-    stop: int | None
-    step: int | None
-
-    @property
-    def slice(self) -> slice:
-        """The slice itself."""
-        return slice(*self)
-
-    def __str__(self) -> str:
-        text = f"{'' if self.start is None else self.start}:{'' if self.stop is None else self.stop}"
-        return text if self.step is None else f"{text}:{self.step}"
-
-
-@dataclass(frozen=True, eq=False)
-class Fixed:
-    """A mask, label map or list of indices inside a value: a copy of its own, equal if all its entries are."""
-
-    tensor: Tensor
-
-    @classmethod
-    def of(cls, values: Any, what: str) -> Fixed:
-        """The user's data as it is now; later changes to it change nothing here."""
-        try:
-            return cls(torch.as_tensor(values).detach().clone())
-        except (TypeError, ValueError, RuntimeError):
-            raise QuestionError(f"{what} cannot be read as a tensor", got=repr(values)[:120]) from None
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Fixed) or self.tensor.dtype != other.tensor.dtype:
-            return False
-        return torch.equal(self.tensor.cpu(), other.tensor.cpu())
-
-    def __hash__(self) -> int:
-        return hash((tuple(self.tensor.shape), self.tensor.dtype))
-
-    def __str__(self) -> str:
-        if self.tensor.numel() <= 8:
-            return str(self.tensor.tolist())
-        shape = "x".join(map(str, self.tensor.shape))
-        if self.tensor.dtype == torch.bool:
-            return f"<{shape} mask with {int(self.tensor.sum())} of {self.tensor.numel()}>"
-        return f"<{shape} {str(self.tensor.dtype).removeprefix('torch.')}>"
-
-
-# ---- reading what a user writes in brackets --------------------------------------------------------------------------
-
-
-def _integer(value: Any, what: str) -> int:
-    if not isinstance(value, bool):
-        try:
-            return operator.index(value)
-        except TypeError:
-            pass
-    raise QuestionError(f"{what} is not an integer", got=repr(value)[:80])
-
-
-def _is_many(value: Any) -> bool:
-    return isinstance(value, list | range | set | frozenset) or (
-        isinstance(value, Tensor | np.ndarray) and value.ndim > 0
-    )
-
-
-def _read_indices(index: Any) -> Any:
-    """An int; ``("at", i, j)`` for a tuple; ``("any", ...)`` for a list, whose entries may be lists, one per sample."""
-    if isinstance(index, Tensor | np.ndarray) and index.ndim > 0:
-        if index.dtype in (torch.bool, np.dtype(bool)):
-            index = _true_places(index)
-        index = index.tolist()
-    if isinstance(index, tuple):
-        return ("at", *(_integer(i, "an index") for i in index))
-    if _is_many(index):
-        return ("any", *(_read_indices(i) for i in (index if isinstance(index, list | range) else sorted(index))))
-    return _integer(index, "an index")
-
-
-def _true_places(mask: Any) -> Tensor:
-    if mask.ndim > 1:
-        raise QuestionError("a mask of several axes is not a list of indices", got=f"shape {tuple(mask.shape)}",
-                            hint="a.where(mask)")  # fmt: skip
-    return torch.as_tensor(mask).nonzero()[:, 0]
-
-
-def _read_item(item: Any) -> Any:
-    """One entry of ``a[...]``: an int, a span, an ellipsis, or fixed indices."""
-    if isinstance(item, slice):
-        parts = (item.start, item.stop, item.step)
-        return Span(*(None if p is None else _integer(p, "a bound of a slice") for p in parts))
-    if item is Ellipsis:
-        return item
-    if _is_many(item):
-        return Fixed.of(sorted(item) if isinstance(item, set | frozenset) else item, "an index")
-    return _integer(item, "an index")
 
 
 # ---- showing ---------------------------------------------------------------------------------------------------------

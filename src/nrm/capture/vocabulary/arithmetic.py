@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nrm.capture.call import Call
 from nrm.capture.elementwise import common_root
 from nrm.capture.ops import Combine, Multiply, Pointwise, Softmax, Term, Unknown
-from nrm.capture.recorder import Call
 from nrm.capture.vocabulary.pooling import choice
 from nrm.capture.vocabulary.reading import Steps, reads, wide
 from nrm.errors import CaptureError

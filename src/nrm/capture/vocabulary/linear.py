@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Linear, Term
-from nrm.capture.recorder import Call
 from nrm.capture.vocabulary.reading import Steps, linear_function, many, reads
 from nrm.operators import Composed, Convolution, Dense, Function, LinearMap, Matmul, Place, Reshape
 

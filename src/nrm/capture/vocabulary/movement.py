@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from nrm.capture.arguments import tensors_in
+from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Op, Term
-from nrm.capture.recorder import Call
 from nrm.capture.vocabulary.reading import Steps, flat, moved, positions, reads
 from nrm.operators import Expand, Gather, Permute, Place, Reshape, Slice
 

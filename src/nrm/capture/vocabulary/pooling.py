@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Linear, Select, Term
-from nrm.capture.recorder import Call
 from nrm.capture.vocabulary.reading import Steps, axes, count, linear_function, reads, wide
 from nrm.operators import Gather, Masking, Reduce
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Linear, Op, Term
-from nrm.capture.recorder import Call
 from nrm.operators import Function, Gather
 
 Steps = list[tuple[Tensor, Op, list[int]]] | None

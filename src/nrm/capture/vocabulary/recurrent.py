@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Source, Term
 from nrm.capture.recall import At, Recall
-from nrm.capture.recorder import Call
 from nrm.capture.vocabulary.reading import Steps, reads
 from nrm.errors import CaptureError
 from nrm.operators import Dense, Gather, LinearMap, Slice

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Op, Source, Term
-from nrm.capture.recorder import Call
 from nrm.capture.vocabulary.reading import Steps, reads
 from nrm.capture.vocabulary.recurrent import Cell, State, Weights, check_equal, start
 from nrm.errors import CaptureError

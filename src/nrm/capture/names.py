@@ -1,0 +1,63 @@
+"""The names of torch's calls: one per meaning, and the groups of them that the recorder treats alike."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+CASTS = {"to", "half", "bfloat16", "float", "double", "type", "type_as", "cuda", "cpu"}
+"""Calls that change precision or device only. Precision is the measure's own choice, so the cast is dropped."""
+
+COPIES = {"to", "long", "int", "type", "view", "reshape", "contiguous", "clone", "detach", "getitem", "flatten",
+          "squeeze", "unsqueeze", "expand", "transpose", "t", "permute", "cpu", "cuda"}  # fmt: skip
+"""Calls whose result holds the user's own integers, as they were given."""
+
+CONSTANT = {
+    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like",
+    "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "get:grad", "requires_grad",
+}  # fmt: skip
+"""Calls whose result does not depend on the values of their arguments."""
+
+WITH_CHOICE = {"max_pool1d", "max_pool2d", "max_pool3d"}
+"""Calls that know which input they chose; the choice is kept, so that it need not be computed again."""
+
+REVERSED = {"radd": "add", "rmul": "mul", "iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div",
+            "idiv": "div", "truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul",
+            "subtract": "sub", "ipow": "pow"}  # fmt: skip
+NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "x1": "input", "x2": "other"}
+"""Names that torch accepts for its own arguments."""
+
+READS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__"}
+"""Calls that hand a value to Python. What is computed from it there cannot be followed."""
+
+
+def function_name(func: Callable[..., Any]) -> str:
+    """One name per meaning: ``torch.add``, ``Tensor.add``, ``Tensor.add_`` and ``+`` are all ``add``."""
+    name = getattr(func, "__name__", str(func))
+    if name in ("__get__", "__set__"):
+        return f"{name[2:-2]}:{getattr(getattr(func, '__self__', None), '__name__', '')}"
+    if name in READS:
+        return name
+    name = name.strip("_")
+    return REVERSED.get(name, name)
+
+
+_signature = functools.cache(inspect.signature)
+
+
+def without_inplace(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any], tuple[Any, ...], bool]:
+    """A functional call with ``inplace=True`` as its out-of-place form."""
+    if getattr(func, "__module__", "") != "torch.nn.functional":
+        return func, kwargs, args, False
+    try:
+        bound = _signature(func).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return func, kwargs, args, False
+    if not bound.arguments.get("inplace"):
+        return func, kwargs, args, False
+    bound.arguments["inplace"] = False
+    return func, bound.kwargs, bound.args, True
