@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import importlib
 import itertools
 import pickle
@@ -37,11 +38,11 @@ PRINTED: list[tuple[Formula, str]] = [
     (A & B, "visits(a.channel(3)) & visits(b.channel(1), a.channel(2))"),
     (~(A | C), "~(visits(a.channel(3)) | visits(b[:, 0]))"),
     ((A ^ C) & A, "(visits(a.channel(3)) ^ visits(b[:, 0])) & visits(a.channel(3))"),
-    (A.implies(C), "visits(a.channel(3)).implies(visits(b[:, 0]))"),
-    ((~A).implies(A & C), "(~visits(a.channel(3))).implies(visits(a.channel(3)) & visits(b[:, 0]))"),
-    (~A.implies(C), "~visits(a.channel(3)).implies(visits(b[:, 0]))"),
-    ((A & C).implies(A), "(visits(a.channel(3)) & visits(b[:, 0])).implies(visits(a.channel(3)))"),
-    (A.implies(A) | C, "visits(a.channel(3)).implies(visits(a.channel(3))) | visits(b[:, 0])"),
+    (A.implies(C), "visits(a.channel(3)) -> visits(b[:, 0])"),
+    ((~A).implies(A & C), "~visits(a.channel(3)) -> (visits(a.channel(3)) & visits(b[:, 0]))"),
+    (~A.implies(C), "~(visits(a.channel(3)) -> visits(b[:, 0]))"),
+    ((A & C).implies(A), "(visits(a.channel(3)) & visits(b[:, 0])) -> visits(a.channel(3))"),
+    (A.implies(A) | C, "(visits(a.channel(3)) -> visits(a.channel(3))) | visits(b[:, 0])"),
 ]  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def test_formulas_print_compare_and_store(value: Formula, text: str) -> None:
     for twin in (copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
         assert twin == value
         assert hash(twin) == hash(value)
-    assert f"<code>{text.replace('&', '&amp;')}</code>" == value._repr_html_()
+    assert f"<code>{html.escape(text)}</code>" == value._repr_html_()
 
 
 def test_formulas_are_equal_by_what_they_say() -> None:
@@ -95,24 +96,28 @@ def test_what_cannot_be_written(write: Callable[[], Any], words: list[str]) -> N
 # ---- texts -----------------------------------------------------------------------------------------------------------
 
 SETS = {"fin": a.channel(3), "net": [b.channel(1), a.channel(2)], "eye": C, "two words": b.channel(9)}
-S = {name: nrm.query(f'"{name}"', SETS) for name in SETS}
+ODD = {"and": A, '5" lens': b[:, 0], "two\nlines": B, "": a.channel(3)}
 
 TEXTS: list[tuple[str, Formula, str]] = [
     ("fin", A, "fin"),
     ("fin AND NOT net", A & ~B, "fin & ~net"),
-    ("fin and not (net or eye)", A & ~(B | C), "fin & ~(net | visits(b[:, 0]))"),
-    ("~fin & net ^ fin | net -> fin", (((~A & B) ^ A) | B).implies(A), "(((~fin & net) ^ fin) | net).implies(fin)"),
-    ("fin IMPLIES net implies eye", A.implies(B.implies(C)), "fin.implies(net.implies(visits(b[:, 0])))"),
+    ("fin and not (net or eye)", A & ~(B | C), "fin & ~(net | eye)"),
+    ("~fin & net ^ fin | net -> fin", (((~A & B) ^ A) | B).implies(A), "(((~fin & net) ^ fin) | net) -> fin"),
+    ("fin IMPLIES net implies eye", A.implies(B.implies(C)), "fin -> (net -> eye)"),
     ("fin XOR net\n  AND\tfin", A ^ (B & A), "fin ^ (net & fin)"),
     ('NOT "two words"', ~nrm.visits(b.channel(9)), '~"two words"'),
     ("((fin))", A, "fin"),
+    ("(fin -> net) -> fin", A.implies(B).implies(A), "(fin -> net) -> fin"),
+    ('NOT "and" OR "5"" lens"', ~A | C, '~"and" | "5"" lens"'),
+    ('"two\nlines" & ""', B & A, '"two lines" & ""'),
 ]
 
 
 @pytest.mark.parametrize(("text", "formula", "printed"), TEXTS, ids=[text for text, _, _ in TEXTS])
 def test_texts(text: str, formula: Formula, printed: str) -> None:
-    read = nrm.query(text, SETS)
+    read = nrm.query(text, {**SETS, **ODD})
     assert read == formula
+    assert nrm.query(printed, {**SETS, **ODD}) == formula
     assert hash(read) == hash(formula)
     assert str(read) == printed
     assert eval(repr(read), {"nrm": nrm}) == formula
@@ -166,6 +171,7 @@ def test_a_long_text_is_shown_in_part() -> None:
         (("fin", {"fin": []}), ["'fin' is no set"]),
         (("fin", {"fin": "a"}), ["'fin' is no set"]),
         (("fin",), ["no set for 'fin'", "sets by name"]),
+        (("fin", {3: a.channel(3)}), ["the name of a set is a text", "3"]),
     ],
 )
 def test_queries_that_are_refused(arguments: tuple[Any, ...], words: list[str]) -> None:

@@ -172,9 +172,9 @@ def _show(e: Expression, code: bool, inner: bool = False) -> str:
     if e[0] == "not":
         return f"~{_show(e[1], code, True)}"
     left = _show(e[1], code, True)
-    if e[0] == "implies":
-        left = f"({left})" if e[1][0] == "not" else left  # the call binds before the sign
+    if e[0] == "implies" and code:  # Python has no such operator, and a call binds before a sign
+        left = f"({left})" if e[1][0] == "not" else left
         return f"{left}.implies({_show(e[2], code)})"
     right = _show(e[2], code, True)
-    both = f"{left} {SYMBOLS[e[0]]} {right}"
+    both = f"{left} {SYMBOLS.get(e[0], '->')} {right}"
     return f"({both})" if inner else both

@@ -33,9 +33,11 @@ _XOR: /xor\b/i | "^"
 _AND: /and\b/i | "&"
 _NOT: /not\b/i | "~"
 NAME: /(?!(implies|or|xor|and|not)\b)[^\W\d]\w*/i
-QUOTED: /"[^"]*"/
+QUOTED: /"([^"]|"")*"/
 %ignore " "
 """
+PLAIN = re.compile(r"(?!(implies|or|xor|and|not)\Z)[^\W\d]\w*", re.I)
+"""Names that need no quotes."""
 EXAMPLE = 'nrm.query("fin AND NOT net", fin=S1, net=S2)'
 LONGEST = 10_000
 """Characters of a text that is still read."""
@@ -47,7 +49,8 @@ def query(text: str, sets: Mapping[str, Any] | None = None, /, **more: Any) -> F
     """The formula that a text says, with names for sets, lists of sets (any of them) or formulas.
 
     Words are ``NOT``, ``AND``, ``XOR``, ``OR`` and ``IMPLIES`` (or ``~ & ^ | ->``) in the order in which they bind,
-    strongest first; parentheses group. A name in double quotes may have any characters. Needs the extra ``query``.
+    strongest first; parentheses group. A name in double quotes may have any characters, a double quote twice.
+    What ``print`` shows of a formula with names for all its sets is such a text again. Needs the extra ``query``.
 
     >>> from nrm.questions.values import Layer
     >>> a, b = Layer("a"), Layer("b")
@@ -61,24 +64,33 @@ def query(text: str, sets: Mapping[str, Any] | None = None, /, **more: Any) -> F
         raise QuestionError("a query is a text", got=repr(text)[:120], hint=EXAMPLE)
     if len(text) > LONGEST:
         raise QuestionError("the query is too long", got=f"{len(text)} characters", expected=f"at most {LONGEST}")
-    known = {name: _read(name, value) for name, value in {**(sets or {}), **more}.items()}
-    line = re.sub(r"\s", " ", text)
+    known = {_line(name): _read(name, value) for name, value in {**(sets or {}), **more}.items()}
+    line = _line(text)
     try:
         return Formula(_expression(_parse(line), known, line))
     except RecursionError:
         raise QuestionError("the query is nested too deeply", got=f"{text[:60]} ...") from None
 
 
+def _line(text: Any) -> str:
+    """A text on one line."""
+    if not isinstance(text, str):
+        raise QuestionError("the name of a set is a text", got=repr(text)[:120], hint=EXAMPLE)
+    return re.sub(r"\s", " ", text)
+
+
 def _read(name: str, value: Any) -> Formula:
+    quoted = _line(name).replace('"', '""')
+    shown = name if PLAIN.fullmatch(name) else f'"{quoted}"'
     if isinstance(value, Formula):
-        return value
+        return named(value, shown)
     sets = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     if not sets or not all(isinstance(s, Set) for s in sets):
         raise QuestionError(
             f"{name!r} is no set", got=repr(value)[:120], expected="a set, a list of sets, or a formula",
             hint=f"{name}=a.channel(3)" if name.isidentifier() else None,
         )  # fmt: skip
-    return named(visits(*sets), name if re.fullmatch(r"[^\W\d]\w*", name) else f'"{name}"')
+    return named(visits(*sets), shown)
 
 
 @functools.cache
@@ -107,7 +119,7 @@ def _parse(line: str) -> Any:
 def _expression(tree: Any, known: Mapping[str, Formula], line: str) -> tuple[Any, ...]:
     if tree.data in ("name", "quoted"):
         token = tree.children[0]
-        name = str(token) if tree.data == "name" else str(token)[1:-1]
+        name = str(token) if tree.data == "name" else str(token)[1:-1].replace('""', '"')
         if name not in known:
             raise _complaint(
                 f"the query has no set for {name!r}", line, token.start_pos, f"one of {', '.join(map(repr, known))}"

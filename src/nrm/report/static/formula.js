@@ -27,7 +27,7 @@ export function formulaBar(box, picture, words, now, ask) {
     if (!made) return;
     sets.set(key, made);
     name.value = "";
-    if (!text.value) text.value = /^[A-Za-z_]\w*$/.test(key) ? key : `"${key.replaceAll('"', "")}"`;
+    if (!text.value) text.value = /^(?!(and|or|xor|not|implies)$)[a-z_]\w*$/i.test(key) ? key : `"${key.replaceAll('"', '""')}"`;
     draw();
   }
 
