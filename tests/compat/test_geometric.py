@@ -145,10 +145,24 @@ def test_more_arguments_and_the_sum() -> None:
     torch.testing.assert_close(found.node_mask.sum(), top)
 
 
-def test_what_is_not_supported() -> None:
-    for changes in ({"return_type": "log_probs"}, {"task_level": "edge"}, {"edge_mask_type": "attributes"}):
-        with pytest.raises(ValueError, match=r"does not support|edge_mask_type"):
-            explainer(net(), **changes)
+@pytest.mark.parametrize(
+    "changes", [{"return_type": "log_probs"}, {"task_level": "edge"}, {"edge_mask_type": "attributes"}]
+)
+def test_what_is_not_supported(changes: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """The explainer refuses; the log says what was wrong."""
+    ((name, value),) = changes.items()
+    with pytest.raises(ValueError, match=r"does not support|edge_mask_type"):
+        explainer(net(), **changes)
+    if name != "edge_mask_type":  # which the explainer itself refuses
+        assert f"{name}='{value}', expected one of" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["regression", "binary_classification"])
+@pytest.mark.parametrize("level", ["graph", "node"])
+def test_several_outputs_need_classes(mode: str, level: str) -> None:
+    ask = explainer(net(2, pool=level == "graph"), mode=mode, task_level=level, explanation_type="phenomenon")
+    with pytest.raises(nrm.QuestionError, match=f"(?s){mode} is about one output.*2 outputs"):
+        ask(X, EDGES, target=torch.zeros(1 if level == "graph" else 5))
 
 
 def test_errors() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from nrm.questions import Layer, Partition
 
 NODE_MASKS = ("attributes", "object", "common_attributes", None)
 EDGE_MASKS = ("object", None)
+Columns = Callable[[Tensor], Tensor]
 
 
 def geometric(**options: Any) -> Any:
@@ -56,20 +58,26 @@ def _algorithm() -> type:
         x_name = f"input.{next(iter(call))}"
         masks = _Masks(_value(kinds.node_mask_type), _value(kinds.edge_mask_type), x_name, layers)
         rows = list(range(len(target))) if index is None else torch.as_tensor(index).flatten().tolist()
-        classes, signs = _classes(_value(config.mode), target)
+        mode = _value(config.mode)
+        classes, signs = _classes(mode, target)
+        columns = functools.partial(_columns, single=None if mode == "multiclass_classification" else mode)
         explain = _explain_graphs if _value(config.task_level) == "graph" else _explain_nodes
-        for R, chosen, samples in explain(model, call, classes, rows, self.options):
+        for R, chosen, samples in explain(model, call, columns, classes, rows, self.options):
             masks.add(R, signs.to(R.value)[chosen], samples)
         return Explanation(node_mask=masks.nodes, edge_mask=masks.edges)
 
     def supports(self: Any) -> bool:
         config, model = self.explainer_config, self.model_config
-        return (
-            _value(config.node_mask_type) in NODE_MASKS
-            and _value(config.edge_mask_type) in EDGE_MASKS
-            and _value(model.task_level) in ("graph", "node")
-            and _value(model.return_type) == "raw"
-        )
+        settings = {
+            "node_mask_type": (config.node_mask_type, NODE_MASKS),
+            "edge_mask_type": (config.edge_mask_type, EDGE_MASKS),
+            "task_level": (model.task_level, ("graph", "node")),
+            "return_type": (model.return_type, ("raw",)),
+        }
+        wrong = {name: pair for name, pair in settings.items() if _value(pair[0]) not in pair[1]}
+        for name, (got, expected) in wrong.items():  # the explainer raises, and says nothing of why
+            logging.error("nrm.compat.geometric: %s=%r, expected one of %r", name, _value(got), expected)
+        return not wrong
 
     return type("WalkRelevance", (ExplainerAlgorithm,), {"__init__": make, "forward": forward, "supports": supports})
 
@@ -114,24 +122,32 @@ class _Masks:
 
 
 def _explain_graphs(
-    model: nn.Module, call: dict[str, Any], classes: list[int], rows: list[int], options: Mapping[str, Any]
-) -> Iterator[tuple[Measure, list[int], list[int]]]:
+    model: nn.Module, call: dict[str, Any], columns: Columns, classes: list[int], rows: list[int],
+    options: Mapping[str, Any],
+) -> Iterator[tuple[Measure, list[int], list[int]]]:  # fmt: skip
     """The measure of all graphs of a batch, which of them are asked for, and which of its samples they are."""
-    yield measure(model, call, output=_columns, target=classes, **options), rows, rows
+    yield measure(model, call, output=columns, target=classes, **options), rows, rows
 
 
 def _explain_nodes(
-    model: nn.Module, call: dict[str, Any], classes: list[int], rows: list[int], options: Mapping[str, Any]
-) -> Iterator[tuple[Measure, list[int], list[int]]]:
+    model: nn.Module, call: dict[str, Any], columns: Columns, classes: list[int], rows: list[int],
+    options: Mapping[str, Any],
+) -> Iterator[tuple[Measure, list[int], list[int]]]:  # fmt: skip
     """The measures of single nodes, each the only sample of its own."""
     for row in rows:
         column = classes[row]
-        yield measure(model, call, output=lambda o, c=column: _columns(o)[:, c], target=row, **options), [row], [0]
+        yield measure(model, call, output=lambda o, c=column: columns(o)[:, c], target=row, **options), [row], [0]
 
 
-def _columns(output: Tensor) -> Tensor:
-    """Outputs with one row per graph or node."""
-    return output if output.ndim == 2 else output.reshape(len(output), -1)
+def _columns(output: Tensor, single: str | None) -> Tensor:
+    """Outputs with one row per graph or node; a single column for a mode that knows no classes."""
+    rows = output if output.ndim == 2 else output.reshape(len(output), -1)
+    if single is not None and rows.shape[1] != 1:
+        raise QuestionError(
+            f"{single} is about one output", got=f"{rows.shape[1]} outputs", expected="a model with one",
+            hint="mode='multiclass_classification' with a target explains one of several",
+        )  # fmt: skip
+    return rows
 
 
 def _classes(mode: str, target: Tensor) -> tuple[list[int], Tensor]:
