@@ -80,6 +80,16 @@ RECIPES |= {
         lambda R: R(R.input, R["1"].channel([2, 4]), R["3"].channel(0)),
         (2, 3, 8, 8),
     ),
+    "symbxai given a set": (
+        lambda R: symbxai(R, "one", one=R["1"].channel([2, 4]), given=R["3"].channel(0)),
+        lambda R: R(R["1"].channel([2, 4]), R["3"].channel(0)) / R(R["3"].channel(0)),
+        (2,),
+    ),
+    "symbxai of features with the names of arguments": (
+        lambda R: symbxai(R, "R AND NOT formula", R=R["1"].channel([2, 4]), formula=R["3"].channel(0)),
+        lambda R: R(R["1"].channel([2, 4]), ~R["3"].channel(0)),
+        (2,),
+    ),
     "additive": (
         lambda R: additive(R, R["1"].channel(2), R["3"].channel(0), layers=["1", "3"]),
         lambda R: (R(R["1"].channel(2)) + R(R["3"].channel(0))) / 2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import nrm
 from nrm.methods import Maxima, relmax
@@ -61,6 +62,11 @@ def test_the_best_of_all(name: str, weight: str) -> None:
     torch.testing.assert_close(found.scores, best.values[:4].movedim(0, -1))
     assert torch.equal(found.samples, best.indices[:4].movedim(0, -1))
     assert float(found.scores.abs().max()) > 0
+
+
+def test_a_loader_of_single_samples() -> None:
+    found = relmax(network(), DataLoader(samples(), batch_size=None), A.channels, k=3)
+    assert torch.equal(found.samples, relmax(network(), samples(), A.channels, k=3).samples)
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
@@ -168,6 +174,7 @@ ERRORS = [
     ("no samples", lambda m, x: relmax(m, [], A)),
     ("not samples", lambda m, x: relmax(m, {"x": x}, A)),
     ("not samples", lambda m, x: relmax(m, 3, A)),
+    (r"(?s)a loader gives batches.*loader\.dataset", lambda m, x: relmax(m, DataLoader(x, batch_size=1), A)),
     ("a sample has no label", lambda m, x: relmax(m, x, A, target="label")),
     ("targets come with their samples", lambda m, x: relmax(m, x, A, target=[0] * 23)),
     ("unknown layer", lambda m, x: relmax(m, x, nrm.layer("nowhere"))),

@@ -289,6 +289,11 @@ def test_twelve_events() -> None:
     plan = R.plan(parity)
     assert plan.messages == 2  # even and odd
     assert R.plan(atoms[0] & atoms[4] & atoms[8]).messages == 1
+    one, whole = R["3"].channel([1, 4]), table[0][odd].sum()
+    close(R(parity, one) + R(parity, ~one), whole[None])  # sets come beside the largest formula, and condition it
+    assert R.plan(parity, one, R["0"].channel([0, 3])).messages == 2
+    close(R(parity, given=one) * R(one), R(parity, one))
+    close(R(R.input, parity, one).sum(1) + sum(R(b.all, parity, one) for b in R.biases), R(parity, one))
 
 
 def test_disjoint_sets_of_one_layer_are_never_both_visited(R: nrm.Measure) -> None:
@@ -359,14 +364,15 @@ def test_little_memory() -> None:
     [
         (lambda R, S: R(*(nrm.visits(R.input[:, i % 3, i // 3]) for i in range(15))), "at most 12"),
         (lambda R, S: R.plan(*(nrm.visits(R.input[:, i % 3, i // 3]) for i in range(15))), "15 different events"),
-        (lambda R, S: R(*(R[n].all for n in ("stem", "relu1", "conv", "relu2")),
+        (lambda R, S: R(*(R[n].all for n in ("stem", "relu1", "conv", "relu2", "/mean")),
                         *(nrm.visits(R.input[:, 0, i]) for i in range(6)),
-                        *(nrm.visits(R.input[:, 1, i]) for i in range(6))), "12 events of formulas and 4 sets"),
+                        *(nrm.visits(R.input[:, 1, i]) for i in range(6))), "12 events of formulas and 5 sets"),
         (lambda R, S: R.flows(R["relu1"].channels, nrm.visits(S[1])), "flows take sets and partitions"),
         (lambda R, S: R(nrm.visits(nrm.layer("nope").all)), "unknown layer"),
         (lambda R, S: R(nrm.visits(R["relu1"].channel(99))), "no such block"),
         (lambda R, S: R(R["relu1"], given="x"), "not a condition"),
-        (lambda R, S: R("x"), "or a formula"),
+        (lambda R, S: R("fin AND net"), "nrm.query(text, name=set) reads a formula"),
+        (lambda R, S: R(3), "or a formula"),
         (lambda R, S: R.dividends(), "1 to 12"),
         (lambda R, S: R.dividends(*[S[0]] * 13), "13 events"),
         (lambda R, S: R.dividends(nrm.visits(S[0]) & nrm.visits(S[1])), "dividends are of sets"),

@@ -21,6 +21,8 @@ from nrm.questions.values import Set
 
 Event = list[tuple[Site, Tensor]]
 """Where an event can happen, each with the mask ``(1, *shape)`` of its neurons."""
+BESIDE = 4
+"""So many sets beside the largest formula; they add no messages, only rows to the table of combinations."""
 
 
 def needs_track(argument: Any) -> bool:
@@ -55,10 +57,10 @@ def read_track(
     events = [[spot for chosen in atom.sets for spot in neurons(places, chosen)] for atom in atoms]
     fixed = [neurons(places, chosen) for chosen in many]
     fixed += [[(stop.site, stop.frame.from_samples(stop.set_mask()))] for stop in stops if not stop.blocks]
-    if len(events) + len(fixed) > ATOMS:
+    if len(events) + len(fixed) > ATOMS + BESIDE:
         raise QuestionError(
             "the question is too large", got=f"{len(atoms)} events of formulas and {len(fixed)} sets",
-            expected=f"at most {ATOMS} of both",
+            expected=f"at most {ATOMS} events, and {ATOMS + BESIDE} of both",
             hint="nrm.visits(S1, S2, ...) of several sets is one event",
         )  # fmt: skip
     for _ in fixed:  # a set happens, or else nothing counts

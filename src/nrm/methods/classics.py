@@ -102,15 +102,15 @@ def subgraph(R: Measure, layers: Sequence[Layer | str], nodes: Any) -> Tensor:
 
 
 def symbxai(
-    R: Measure, formula: Formula | str, layers: Sequence[Layer | str] | None = None, *, at: Argument | None = None,
-    **features: Any,
+    R: Measure, formula: Formula | str, /, layers: Sequence[Layer | str] | None = None, *, at: Argument | None = None,
+    given: Argument | Sequence[Argument] | None = None, **features: Any,
 ) -> Tensor:  # fmt: skip
     """SymbXAI: the relevance of all walks for which a formula about features holds.
 
     A walk has a feature if it visits one of its nodes in any of the layers; ``NOT`` is never to visit them. Asks
     ``R(formula)``, or ``R(formula, at)`` for its heat map: the paper's rows *SymbXAI for a set* (``"S"``), *for S1 and
     S2*, *for not S*, and any other formula. Written as text, it has keywords for its features: nodes (positions) of
-    ``layers``, or sets; else it is made of ``nrm.visits(...)``.
+    ``layers``, or sets; else it is made of ``nrm.visits(...)``. ``given`` makes it conditional, as in ``R(...)``.
 
     >>> import nrm, torch
     >>> _ = torch.manual_seed(0)
@@ -132,7 +132,7 @@ def symbxai(
             "layers and features are for formulas as text", got=f"{type(formula).__name__} and {', '.join(features)}",
             expected="a text", hint="symbxai(R, 'first AND NOT last', layers, first=[0], last=[4])",
         )  # fmt: skip
-    return R(formula) if at is None else R(formula, at)
+    return R(*(formula,) if at is None else (formula, at), given=given)
 
 
 def additive(

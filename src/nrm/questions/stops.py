@@ -148,6 +148,7 @@ def stops_for(arguments: Sequence[Any], resolve: Callable[[Layer], tuple[Site, F
             raise QuestionError(
                 "not something that can be asked about", got=f"{type(argument).__name__}: {argument!r}"[:120],
                 expected="a layer R['name'], a set (.channel(3), [...]), a partition (.channels), or a formula",
+                hint="nrm.query(text, name=set) reads a formula" if isinstance(argument, str) else None,
             )  # fmt: skip
         site, frame = resolve(layer)
         stop = stops.setdefault(site, Stop(site, frame))
