@@ -168,6 +168,8 @@ def test_bad_requests() -> None:
         nrm.relmax(network(), data, A.channels, weight="logits")
     with pytest.raises(nrm.QuestionError, match="not a data set"):
         nrm.relmax(network(), 3, A.channels)
+    with pytest.raises(nrm.QuestionError, match=r"(?s)a loader gives batches.*loader\.dataset"):
+        nrm.relmax(network(), torch.utils.data.DataLoader(data, batch_size=3), A.channels)
     with pytest.raises(nrm.QuestionError, match="no samples"):
         nrm.relmax(network(), [], A.channels)
     with pytest.raises(nrm.QuestionError, match="targets and samples"):

@@ -491,6 +491,7 @@ def test_unknown_layers() -> None:
         (lambda: nrm.Occlusion(baseline="mean"), "not a baseline"),
         (lambda: nrm.Occlusion(baseline=float("nan")), "not finite"),
         (lambda: nrm.Shapley(baseline={"input": torch.tensor([float("inf")])}), "not finite"),
+        (lambda: nrm.Shapley(baseline={3: 0.0}), "not a layer"),
     ],
 )
 def test_bad_options(make: Callable[[], object], text: str) -> None:
@@ -506,11 +507,16 @@ def test_baselines_by_layer() -> None:
     plain = nrm.measure(model, x, rules=nrm.Occlusion(["a"]))
     assert torch.equal(one(one.input), other(other.input))
     assert not torch.allclose(one(one.input), plain(plain.input))
+    by_value = nrm.measure(model, x, rules=nrm.Occlusion(["a"], baseline={nrm.input: base}))
+    assert torch.equal(one(one.input), by_value(by_value.input))
+    assert "baseline={'input': <tensor (3,)>}" in repr(by_value)
     with pytest.raises(nrm.RuleError, match="the baseline does not fit layer 'input'") as error:
         nrm.measure(model, x, rules=nrm.Occlusion(["a"], baseline=torch.rand(5)))
     assert "(3,)" in str(error.value)
     with pytest.raises(nrm.RuleError, match="no step starts"):
         nrm.measure(model, x, rules=nrm.Occlusion(["a"], baseline={"b": 0.0}))
+    with pytest.raises(nrm.QuestionError, match=r"(?s)unknown layer 'inptu'.*baseline of Occlusion"):
+        nrm.measure(model, x, rules=nrm.Occlusion(["a"], baseline={"inptu": 0.0}))
 
 
 def test_entries_that_do_not_fit_are_refused_before_they_are_formed() -> None:

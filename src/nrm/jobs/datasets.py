@@ -17,6 +17,7 @@ from nrm.extras import extra
 from nrm.jobs.answers import Failure, Sample, describe
 from nrm.jobs.questions import fingerprint
 from nrm.jobs.samples import split_label
+from nrm.measure.scores import refuse_batches
 
 AHEAD = 2
 """Batches that are read while one is being explained."""
@@ -39,6 +40,7 @@ def open_dataset(dataset: Any, transform: Callable[[Any], Any] | None) -> Any:
         raise QuestionError(
             "not a data set", got=type(dataset).__name__, expected="a torch Dataset, an iterable of samples, a folder"
         )
+    refuse_batches(dataset)
     return dataset
 
 

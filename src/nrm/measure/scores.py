@@ -1,4 +1,4 @@
-"""How samples are compared: relevance is a share of each sample's own output, a score can be ranked over samples."""
+"""How samples are compared: one by one; relevance is a share of each one's own output, a score ranks over samples."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from nrm.errors import QuestionError
 from nrm.measure.measure import Measure
@@ -22,6 +23,15 @@ def read_weight(weight: object) -> str:
         "unknown weight", got=f"weight={weight!r}", expected=", ".join(map(repr, WEIGHTS)),
         hint=f"weight={near[0]!r}" if near else None,
     )  # fmt: skip
+
+
+def refuse_batches(samples: object) -> None:
+    """Refuses a loader, whose batches would pass for samples."""
+    if isinstance(samples, DataLoader) and samples.batch_sampler is not None:
+        raise QuestionError(
+            "a loader gives batches", got="a DataLoader", expected="samples, one by one",
+            hint="relmax(model, loader.dataset, ..., batch_size=16)",
+        )  # fmt: skip
 
 
 def weights(R: Measure, weight: str) -> Tensor:

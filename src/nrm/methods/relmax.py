@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import default_collate
 from tqdm.auto import tqdm
 
 from nrm.errors import NrmError, QuestionError
 from nrm.measure import measure
 from nrm.measure.question import Argument
-from nrm.measure.scores import read_weight, weights
+from nrm.measure.scores import read_weight, refuse_batches, weights
 from nrm.search.found import read_count
 
 
@@ -128,11 +128,7 @@ def _scores(
 
 def _sequence(samples: Any) -> Iterable[Any]:
     """What can be gone through: an iterable, or a data set that is indexed."""
-    if isinstance(samples, DataLoader) and samples.batch_sampler is not None:
-        raise QuestionError(
-            "a loader gives batches", got="a DataLoader", expected="inputs, one by one",
-            hint="relmax(model, loader.dataset, ..., batch_size=16)",
-        )  # fmt: skip
+    refuse_batches(samples)
     if isinstance(samples, Iterable) and not isinstance(samples, str | Mapping):
         return samples
     if hasattr(samples, "__getitem__") and hasattr(samples, "__len__") and not isinstance(samples, str | Mapping):

@@ -128,6 +128,8 @@ class Against(Between):
     def __post_init__(self) -> None:
         super().__post_init__()
         given = self.baseline
+        if isinstance(given, Mapping):
+            object.__setattr__(self, "baseline", {_name(layer): value for layer, value in given.items()})
         for value in given.values() if isinstance(given, Mapping) else [given]:
             if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
                 raise RuleError("not a baseline", got=repr(value)[:80], expected="a number or a tensor")

@@ -177,7 +177,10 @@ def _baselines(tape: Tape, rule: Between, starts: Sequence[int]) -> dict[int, Te
         return {i: _baseline(tape.nodes[i], given, rule) for i in starts}
     named: dict[int, float | Tensor] = {}
     for name, value in given.items():
-        index = tape.inputs[0] if name == "input" else tape.find(name).index
+        try:
+            index = tape.inputs[0] if name == "input" else tape.find(name).index
+        except QuestionError as error:
+            raise error.at(f"baseline of {type(rule).__name__}") from None
         if index not in starts:
             raise RuleError(
                 f"a baseline for {name!r}, from which no step starts", where=repr(rule),
