@@ -312,6 +312,8 @@ def test_several_inputs_and_other_sample_axes() -> None:
         torch.testing.assert_close(sum(R(p.all) for p in R.inputs), torch.ones(2, dtype=torch.float64))
         first = R(R["input[0]"], R["join"].channels)
         assert first.shape == (2, 4, 2, 3)
+        with pytest.raises(nrm.QuestionError, match="the model has 2 inputs"):
+            R(R.input)
         if kind == "gradient":
             slopes = jacobian(lambda h: model.join(torch.tanh(model.a(h)) * model.b(y)), x)
             entries = slopes * x / R.values("join").movedim(0, 1)[..., None, None, None]
@@ -377,6 +379,30 @@ def test_drawn_orders_are_the_same_every_time() -> None:
 
 
 # --- which layers ---
+
+
+def test_a_module_that_is_called_several_times() -> None:
+    """All its calls are steps; if some of them are left out, the others keep their numbers."""
+
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = nn.Sequential(nn.Linear(3, 3), nn.Tanh()), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.cell(self.cell(self.cell(x))))
+
+    torch.manual_seed(0)
+    model, x = Loop().double(), torch.randn(2, 3, dtype=torch.float64)
+    R = nrm.measure(model, x, rules=nrm.Gradient())
+    assert [row.name for row in R.layers] == ["input", "cell#0", "cell#1", "cell#2", "head"]
+    torch.testing.assert_close(R(nrm.layer("cell").steps)[:, 1], R(R["cell#1"].all))
+    with pytest.raises(nrm.QuestionError, match="called 3 times"):
+        R["cell"]
+    S = nrm.measure(model, x, rules=nrm.Gradient(["cell#1"]))
+    torch.testing.assert_close(S(S["cell#1"]), R(R["cell#1"]))
+    with pytest.raises(nrm.QuestionError, match="unknown layer 'cell#0'"):
+        S["cell#0"]
 
 
 def test_top_level_blocks_are_the_default() -> None:
@@ -513,6 +539,8 @@ def test_baselines_by_layer() -> None:
     with pytest.raises(nrm.RuleError, match="the baseline does not fit layer 'input'") as error:
         nrm.measure(model, x, rules=nrm.Occlusion(["a"], baseline=torch.rand(5)))
     assert "(3,)" in str(error.value)
+    with pytest.raises(nrm.RuleError, match=r"(?s)the model has 2 inputs.*'input\[0\]', 'input\[1\]'"):
+        nrm.measure(nn.Bilinear(2, 2, 2), (x[:, :2].float(),) * 2, rules=nrm.Occlusion([], baseline={"input": 1.0}))
     with pytest.raises(nrm.RuleError, match="no step starts"):
         nrm.measure(model, x, rules=nrm.Occlusion(["a"], baseline={"b": 0.0}))
     with pytest.raises(nrm.QuestionError, match=r"(?s)unknown layer 'inptu'.*baseline of Occlusion"):

@@ -85,9 +85,11 @@ class _Builder:
         """The names of the layers that are left; calls of a module keep their numbers."""
         found: dict[str, list[int]] = {}
         for name, calls in names.items():
-            for k, index in enumerate(calls):
-                if index in self._place:
-                    found[name if len(calls) == 1 else f"{name}#{k}"] = [self._place[index]]
+            left = {k: self._place[index] for k, index in enumerate(calls) if index in self._place}
+            if len(left) == len(calls):
+                found[name] = list(left.values())
+            else:
+                found |= {f"{name}#{k}": [place] for k, place in left.items()}
         return found
 
 
@@ -177,10 +179,14 @@ def _baselines(tape: Tape, rule: Between, starts: Sequence[int]) -> dict[int, Te
         return {i: _baseline(tape.nodes[i], given, rule) for i in starts}
     named: dict[int, float | Tensor] = {}
     for name, value in given.items():
+        where = f"baseline of {type(rule).__name__}"
+        if name == "input" and len(tape.inputs) > 1:
+            names = [repr(tape.nodes[i].name) for i in tape.inputs]
+            raise RuleError(f"the model has {len(names)} inputs", where=where, expected=", ".join(names))
         try:
             index = tape.inputs[0] if name == "input" else tape.find(name).index
         except QuestionError as error:
-            raise error.at(f"baseline of {type(rule).__name__}") from None
+            raise error.at(where) from None
         if index not in starts:
             raise RuleError(
                 f"a baseline for {name!r}, from which no step starts", where=repr(rule),
