@@ -215,3 +215,24 @@ def test_joint_relevance_is_an_expectation(kind: str, data: st.DataObject) -> No
     once = dict.fromkeys(R.cut(data.draw(st.sampled_from(it.tensors))), 1.0)
     it.close(R.expect(once), 1.0)
     it.close(R.expect(once, a, b), R(a, b))
+
+
+@every_kind
+@law_of_each
+@given(data=st.data())
+def test_additive_relevance_is_an_expectation(kind: str, data: st.DataObject) -> None:
+    """A weight on every edge, as many layers as it spans out of all of them, and one on the output."""
+    it = drawn(data, kind, batch=2)
+    R, level = it.R, levels(it)
+    last = it.walks[0][0][0][-1][0]
+    names = data.draw(st.lists(st.sampled_from(it.inner), max_size=3))
+    masked = {name: data.draw(masks(it.shape(name))) for name in names}
+    share = 1 / (level[last] + 1)
+    weights: dict[nrm.Layer | nrm.Set, float] = {R.output: share}
+    for a, c in it.edges:
+        if a in masked:
+            weights[it.layer((a, c)).where(masked[a])] = share * (level[c] - level[a])
+    parts = [R[name].where(mask) for name, mask in masked.items()]
+    it.close(R.expect(weights), R.additive(*parts, R.output.all))
+    free = it.layer(data.draw(st.sampled_from([*it.tensors, *it.edges])))
+    it.close(R.expect(weights, free), R.additive(*parts, R.output.all, at=free))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import nrm
 from nrm.questions import Formula
 from nrm.questions.formula import ATOMS
+from nrm.rules import Arrivals, Network
 from recurrent import Fused, Loop, layer
 
 a, b = nrm.layer("a"), nrm.layer("b")
@@ -455,6 +456,33 @@ def test_slices_of_a_sequence_in_different_states() -> None:
     x, h, begin = R.input, nrm.layer("cell").step(2), R.input[0]
     apart = R(x, h) + R(x, begin) - 2 * R(x, h, begin)
     close(R(x, nrm.visits(h) ^ nrm.visits(begin)), apart)
+
+
+def test_weights_have_the_precision_of_the_measure(R: nrm.Measure, three: list[nrm.Set]) -> None:
+    low = R["relu1"]
+    for third in (1 / 3, [1 / 3], torch.tensor(1.0).double() / 3):
+        close(R.expect({low: third}), R(low.all) / 3)
+    close(R.expect({low: True, three[2]: 2}), R(low.all) + 2 * R(three[2]))
+    close(R.expect({low.channel(1): 0.1}, given=three[2]), 0.1 * R(low.channel(1), given=three[2]))
+
+
+def test_additive_relevance_takes_one_sweep_of_two_messages(
+    R: nrm.Measure, three: list[nrm.Set], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of sets and layers: walks that have been counted, and those that have not."""
+    R(R.input)
+    pull, steps, widths = Network.pull, [], set()
+
+    def watched(self: Network, i: int, arrivals: Arrivals) -> Any:
+        steps.append(i)
+        widths.update(len(message) for message in arrivals.tensors)
+        return pull(self, i, arrivals)
+
+    monkeypatch.setattr(Network, "pull", watched)
+    heat = R.additive(*three, R["relu2"].channel(1), R["/mean"].channel([0, 3]), at=R.input)
+    assert heat.shape == (2, 2, 6, 6)
+    assert len(steps) == len(set(steps)) > 3
+    assert max(widths) == 2
 
 
 def test_additive_relevance_of_steps() -> None:

@@ -164,7 +164,7 @@ class Weighing(Asking):
         layer = key if isinstance(key, Layer) else key.layer
         like = self._tape.nodes[self._tape.output].value
         try:
-            numbers = torch.as_tensor(values).detach().to(like)
+            numbers = torch.as_tensor(values, dtype=like.dtype, device=like.device).detach()
         except (TypeError, ValueError, RuntimeError):
             raise QuestionError("weights cannot be read as numbers", where=str(layer), got=repr(values)[:120]) from None
         if not bool(numbers.isfinite().all()):
