@@ -109,8 +109,9 @@ def symbxai(
 
     A walk has a feature if it visits one of its nodes in any of the layers; ``NOT`` is never to visit them. Asks
     ``R(formula)``, or ``R(formula, at)`` for its heat map: the paper's rows *SymbXAI for a set* (``"S"``), *for S1 and
-    S2*, *for not S*, and any other formula. Written as text, it has keywords for its features: nodes (positions) of
-    ``layers``, or sets; else it is made of ``nrm.visits(...)``. ``given`` makes it conditional, as in ``R(...)``.
+    S2*, *for not S*, and any other formula, such as ``"S1 OR S2"``. Written as text, it has keywords for its features:
+    nodes (positions) of ``layers``, or sets; else it is made of ``nrm.visits(...)``. ``given`` makes it conditional, as
+    in ``R(...)``.
 
     >>> import nrm, torch
     >>> _ = torch.manual_seed(0)
