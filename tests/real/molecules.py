@@ -23,27 +23,22 @@ with warnings.catch_warnings():
     from torch_geometric.loader import DataLoader
     from torch_geometric.nn import GINConv, global_add_pool
 
-ATOMS = ("Br", "Cl", "C", "F", "I", "N", "O")  # of MUTAG, by number
-CLASSES = {0: 0, 2: 1}  # as MUTAG.txt has them: 2 is mutagenic
+from nrm.reproduce import graphs as plain
+from nrm.reproduce.graphs import ATOMS
+
+__all__ = ["ATOMS", "GIN", "accuracy", "deal", "neighbourhood", "read_mutag", "read_mutagenicity", "train"]
+__all__ += ["undirected"]
 
 
 def read_mutag(home: Path) -> list[Data]:
-    """The molecules in the order of the ground truth: an atom and its neighbours per line."""
-    lines = (home / "MUTAG.txt").read_text().splitlines()
-    truth = [[int(i) for i in line.split()] for line in (home / "MUTAG_ground_truth.txt").read_text().splitlines()]
-    graphs, at = [], 1
-    for known in truth:
-        size, label = map(int, lines[at].split())
-        rows = [[int(i) for i in line.split()] for line in lines[at + 1 : at + 1 + size]]
-        at += 1 + size
-        edges = torch.tensor([(i, j) for i, row in enumerate(rows) for j in row[2:]]).T
-        inside = torch.zeros(size, dtype=torch.bool)
-        inside[known] = True
-        graphs.append(Data(
-            x=F.one_hot(torch.tensor([row[0] for row in rows]), 7).float(), edge_index=edges,
-            y=torch.tensor([CLASSES[label]]), truth=inside[edges[0]] & inside[edges[1]],
-        ))  # fmt: skip
-    return graphs
+    """The molecules, with a mark on every edge between atoms of the ground truth."""
+    return [
+        Data(
+            x=g.x, edge_index=g.edge_index, y=torch.tensor([g.label]),
+            truth=g.known[g.edge_index[0]] & g.known[g.edge_index[1]],
+        )
+        for g in plain.read_mutag(home)
+    ]  # fmt: skip
 
 
 def read_mutagenicity(home: Path) -> list[Data]:
@@ -67,13 +62,8 @@ def read_mutagenicity(home: Path) -> list[Data]:
 
 
 def deal(graphs: list[Data], parts: int = 10, seed: int = 0) -> Tensor:
-    """The part of every molecule: each class is shuffled and dealt like cards."""
-    g, part, at = torch.Generator().manual_seed(seed), torch.zeros(len(graphs), dtype=torch.long), 0
-    for label in (0, 1):
-        mine = torch.tensor([i for i, graph in enumerate(graphs) if int(graph.y) == label])
-        part[mine[torch.randperm(len(mine), generator=g)]] = (torch.arange(len(mine)) + at) % parts
-        at += len(mine)
-    return part
+    """The part of every molecule."""
+    return plain.deal([int(graph.y) for graph in graphs], parts, seed)
 
 
 class GIN(nn.Module):

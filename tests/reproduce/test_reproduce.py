@@ -12,7 +12,7 @@ import torch
 
 from nrm.cli import main
 from nrm.errors import NrmError, QuestionError, ResultFileError
-from nrm.reproduce import EXPERIMENTS, PENDING, reproduce
+from nrm.reproduce import reproduce
 from nrm.reproduce.data import MissingDataError, labelled_files, mixed, mnist, sequences
 from nrm.reproduce.store import Store, Unit
 
@@ -95,7 +95,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["vgg-channels", "additive", "rnn", "rules"])
+@pytest.mark.parametrize("name", ["vgg-channels", "additive", "rnn", "gnn", "rules"])
 def test_the_other_experiments_in_small(name: str, tmp_path: Path) -> None:
     open_before = plt.get_fignums()
     folder = reproduce(name, out=tmp_path, samples=1, embedded=True)
@@ -130,7 +130,6 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    assert not set(PENDING) & set(EXPERIMENTS)
     for call, kind, text in (
         (lambda: reproduce("mlpp", out=tmp_path), QuestionError, "mlp"),
         (lambda: reproduce("mlp", out=tmp_path, samples=0), QuestionError, "number of samples"),
@@ -141,9 +140,6 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
         with pytest.raises(kind) as error:
             call()
         assert text in str(error.value)
-    for name in PENDING:
-        with pytest.raises(NrmError, match="not available yet"):
-            reproduce(name, out=tmp_path)
     (tmp_path / "mnist").mkdir()
     with pytest.raises(MissingDataError, match="no MNIST"):
         mnist(tmp_path)

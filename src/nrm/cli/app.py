@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from nrm._version import __version__
 from nrm.errors import NrmError
 from nrm.extras import MissingExtraError, extra
-from nrm.reproduce import EXPERIMENTS, PENDING, reproduce
+from nrm.reproduce import EXPERIMENTS, reproduce
 from nrm.reproduce.store import Unit
 
 
@@ -66,9 +66,6 @@ def _command() -> Any:
                 name, data=data, out=out, samples=samples, third=third, embedded=embedded, track=_tracker(name)
             )
             _show(folder)
-        if experiment == "all":
-            for name, reason in PENDING.items():
-                typer.echo(f"{name}: not available yet; {reason}")
 
     return typer.main.get_command(app)
 

@@ -1,5 +1,5 @@
 """The paper's experiments, each by one command: ``nrm reproduce mlp``, or :func:`reproduce` from Python."""
 
-from nrm.reproduce.run import EXPERIMENTS, PENDING, reproduce
+from nrm.reproduce.run import EXPERIMENTS, reproduce
 
-__all__ = ["EXPERIMENTS", "PENDING", "reproduce"]
+__all__ = ["EXPERIMENTS", "reproduce"]

@@ -10,10 +10,11 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from nrm._version import __version__
-from nrm.errors import NrmError, QuestionError
+from nrm.errors import QuestionError
 from nrm.reproduce.additive import ADDITIVE
 from nrm.reproduce.drawing import save
 from nrm.reproduce.experiment import Experiment, Setting, Track
+from nrm.reproduce.gnn import GNN
 from nrm.reproduce.mlp import MLP
 from nrm.reproduce.rnn import RNN
 from nrm.reproduce.rules import RULES
@@ -21,9 +22,7 @@ from nrm.reproduce.store import Store, Unit, write_text
 from nrm.reproduce.tables import as_json, as_markdown
 from nrm.reproduce.vgg import CHANNELS, CLUSTERS
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, RULES)}
-PENDING = {"gnn": "no graph network has been trained for it yet"}
-"""Experiments that are still to be written."""
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, RULES)}
 
 
 def reproduce(
@@ -37,8 +36,6 @@ def reproduce(
     ``embedded`` needs none and takes seconds.
     """
     if name not in EXPERIMENTS:
-        if name in PENDING:
-            raise NrmError(f"the experiment {name!r} is not available yet", got=PENDING[name])
         near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
         raise QuestionError(
             f"unknown experiment {name!r}", expected=", ".join(EXPERIMENTS), hint=near[0] if near else None

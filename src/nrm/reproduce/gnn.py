@@ -1,0 +1,189 @@
+"""Subgraphs in trained graph networks: their relevance beside what removing their nodes in every layer does.
+
+Every graph is explained for its predicted class (less the other one), by a network that was trained without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nrm.evaluate import METHODS, contribution, pearson, sc_k, scores
+from nrm.measure import Measure, measure
+from nrm.measure.question import Argument
+from nrm.plot import graph as draw
+from nrm.reproduce.drawing import correlation_figure, curves_figure, panels
+from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting
+from nrm.reproduce.graphs import ATOMS, GCN, GIN, Graph, GraphNet, batched, connected, deal, motifs, mutag, train
+from nrm.reproduce.store import Tensors, Unit
+from nrm.reproduce.tables import Row, joined, rows_of
+from nrm.rules import LRP0, Gamma, Rule, ZPlus
+
+SAMPLES = 60
+NETWORKS: dict[str, type[GIN] | type[GCN]] = {"GIN": GIN, "GCN": GCN}
+RULES: dict[str, Rule] = {"gamma 0.25": Gamma(0.25), "lrp-0": LRP0(), "z+": ZPlus()}
+SIZES = (3, 5)
+MOST = 100
+"""So many subgraphs of one graph are judged; of more, these are drawn."""
+K = (1, 2, 3, 4, 5, 6, 8)
+"""Every graph has as many subgraphs as the largest of these, so that sums can be averaged over graphs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """Graphs dealt into ten parts, and how a network for each part is found."""
+
+    setting: Setting
+    name: str
+    graphs: list[Graph]
+    parts: list[int]
+    labels: tuple[str, ...]
+
+    @property
+    def order(self) -> list[int]:
+        """Graphs part by part, so that few of them need few networks."""
+        return sorted(range(len(self.graphs)), key=lambda i: self.parts[i])
+
+    def network(self, kind: str, part: int) -> nn.Module:
+        """A network that learned from all parts but one; trained once, then kept."""
+        features = self.graphs[0].x.shape[1]
+
+        def work() -> Tensors:
+            torch.manual_seed(part)
+            fresh = GraphNet(NETWORKS[kind], features)
+            train(fresh, [g for g, p in zip(self.graphs, self.parts, strict=True) if p != part], 60)
+            return dict(fresh.state_dict())
+
+        model = GraphNet(NETWORKS[kind], features)
+        model.load_state_dict(self.setting.store.keep(f"weights-{kind}-{part}", work))
+        return model.double().eval()
+
+
+def subject(setting: Setting) -> Subject:
+    """MUTAG, or trees with a planted motif."""
+    graphs = motifs(80) if setting.embedded else mutag(setting.data)
+    name, labels = ("planted motifs", ("", "1", "2")) if setting.embedded else ("MUTAG", ATOMS)
+    return Subject(setting, name, graphs, deal([g.label for g in graphs]).tolist(), labels)
+
+
+def _copies(model: nn.Module, graph: Graph, count: int, rule: Rule) -> Measure:
+    """A graph as often as it has subgraphs: each copy is asked about one of them."""
+    x, edges, batch = batched([graph] * count)
+    with torch.no_grad():
+        logits = model(*((t.double() if t.is_floating_point() else t) for t in batched([graph])))[0]
+    top = int(logits.argmax())
+    return measure(
+        model, (x.double(), edges, batch), output=lambda o: o[:, top] - o[:, 1 - top], rules=rule, bias="input",
+        zero="uniform", progress=False,
+    )  # fmt: skip
+
+
+def _sets(R: Measure, graph: Graph, subgraphs: list[list[int]]) -> list[Argument]:
+    """The nodes of a subgraph in all layers: walks that never leave it."""
+    own = [[i + k * len(graph.x) for i in nodes] for k, nodes in enumerate(subgraphs)]
+    return [layer.position(own) for layer in (R.input, *R.find("convs.?"))]
+
+
+def _subgraphs(graph: Graph, size: int) -> list[list[int]]:
+    found = connected(graph, size)
+    drawn = torch.randperm(len(found), generator=torch.Generator().manual_seed(0))[:MOST]
+    return [found[i] for i in sorted(drawn.tolist())]
+
+
+def tables(model: nn.Module, graph: Graph, subgraphs: list[list[int]]) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Joint contributions of all subgraphs, the scores of every method, and the explained output."""
+    C, value = torch.empty(0), torch.empty(0)
+    own: dict[str, Tensor] = {}
+    for name, rule in RULES.items():
+        R = _copies(model, graph, len(subgraphs), rule)
+        sets = _sets(R, graph, subgraphs)
+        if not own:
+            C, value = contribution(R, *sets)[None], R.value[:1]
+            own = {method: scores(R, *sets, method=method)[None] for method in METHODS if method != "nrm"}
+        own[f"nrm ({name})"] = scores(R, *sets)[None]
+    return C, own, value
+
+
+def _judge(found: Subject, kind: str, i: int, size: int) -> Tensors:
+    graph = found.graphs[i]
+    model = found.network(kind, found.parts[i])
+    C, own, value = tables(model, graph, _subgraphs(graph, size))
+    with torch.no_grad():
+        right = model(graph.x.double(), graph.edge_index, torch.zeros(len(graph.x), dtype=torch.long)).argmax(1)
+    kept = {"value": value, "combinations": torch.tensor(C.shape[1]), "right": (right == graph.label).double()}
+    return kept | _judged(C, own)
+
+
+def _judged(C: Tensor, own: Mapping[str, Tensor]) -> Tensors:
+    """How every method agrees with the contributions, as it is kept."""
+    kept = {"k": torch.tensor(K)}
+    for name, S in own.items():
+        curve = sc_k(C, S)
+        kept |= {f"{name}/pearson": pearson(C, S), f"{name}/sc": curve[:, : max(K)][:, kept["k"] - 1].clone(),
+                 f"{name}/area": curve.mean(1)}  # fmt: skip
+    return kept
+
+
+def _plan(setting: Setting) -> Plan:
+    found = subject(setting)
+    chosen = found.order[: setting.samples or SAMPLES]
+    cases = [(kind, size) for kind in NETWORKS for size in SIZES]
+    keys = {(kind, size): [f"{kind}-{size}-{i:03d}" for i in chosen] for kind, size in cases}
+    units = [
+        Unit(key, partial(_judge, found, kind, i, size))
+        for (kind, size), mine in keys.items()
+        for i, key in zip(chosen, mine, strict=True)
+    ]
+
+    def finish() -> Outcome:
+        rows: list[Row] = []
+        curves: dict[str, Tensors] = {}
+        facts: dict[str, Any] = {"graphs": found.name, "explained": "predicted class less the other"}
+        for (kind, size), mine in keys.items():
+            parts = [setting.store.read(key) for key in mine]
+            table = joined(parts)
+            table["combinations"] = torch.stack([part["combinations"] for part in parts]).double().mean()
+            rows += [
+                {"nodes": size, **row} for row in rows_of(table, order=4, model=kind, bias="input", rules="gamma 0.25")
+            ]
+            curves[f"{kind}, {size} nodes"] = table
+            facts[f"accuracy, {kind}"] = round(float(table["right"].mean()), 4)
+        return Outcome(rows, facts, {"sc_k": curves_figure(curves), **_figures(found, chosen)})
+
+    return units, finish
+
+
+def _figures(found: Subject, chosen: list[int]) -> dict[str, Any]:
+    """The points of the first graph, and some graphs with what the subgraphs around every node have in the mean."""
+    shown = [i for i in chosen if found.graphs[i].label == 1][:3] or chosen[:3]
+    points: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
+    figure, axes = panels(2, len(shown), 3.8, 3.2)
+    for column, i in enumerate(shown):
+        graph = found.graphs[i]
+        subgraphs = _subgraphs(graph, SIZES[-1])
+        C, own, _ = tables(found.network("GIN", found.parts[i]), graph, subgraphs)
+        points = points or {"one graph": (C, {k: v for k, v in own.items() if k not in ("random", "nrm (lrp-0)")})}
+        names = [found.labels[kind] for kind in graph.x.argmax(1).tolist()]
+        for ax, table, title in zip(
+            axes[:, column], (own["nrm (gamma 0.25)"], C), ("relevance", "contribution"), strict=True
+        ):
+            draw(graph, nodes=_around(table[0], subgraphs, len(graph.x)), labels=names, ax=ax, title=title)
+    return {"graphs": figure, "scatter": correlation_figure(points)}
+
+
+def _around(table: Tensor, subgraphs: list[list[int]], count: int) -> Tensor:
+    """For every node the mean over the subgraphs that it belongs to."""
+    inside = torch.zeros(len(subgraphs), count, dtype=table.dtype)
+    for row, nodes in zip(inside, subgraphs, strict=True):
+        row[nodes] = 1.0
+    return table @ inside / inside.sum(0).clamp(min=1.0)
+
+
+GNN = Experiment(
+    "gnn", "Subgraphs in graph networks", "beyond the paper's figures; its section on graph networks", _plan
+)  # fmt: skip
