@@ -12,6 +12,8 @@ from tqdm.auto import tqdm
 from nrm._version import __version__
 from nrm.errors import QuestionError
 from nrm.reproduce.additive import ADDITIVE
+from nrm.reproduce.channels import CHANNELS
+from nrm.reproduce.clusters import CLUSTERS
 from nrm.reproduce.drawing import save
 from nrm.reproduce.experiment import Experiment, Setting, Track
 from nrm.reproduce.gnn import GNN
@@ -20,7 +22,6 @@ from nrm.reproduce.rnn import RNN
 from nrm.reproduce.rules import RULES
 from nrm.reproduce.store import Store, Unit, write_text
 from nrm.reproduce.tables import as_json, as_markdown
-from nrm.reproduce.vgg import CHANNELS, CLUSTERS
 
 EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, RULES)}
 

@@ -1,0 +1,72 @@
+"""The paper's experiment on pairs of clusters of positions in VGG16.
+
+Removed positions become 0, as in the paper, or the mean over all positions: zeros inside an image are edges that were
+not there, and the network sees them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from nrm.measure import Measure
+from nrm.plot import montage
+from nrm.reproduce.experiment import Experiment, Outcome
+from nrm.reproduce.store import Tensors
+from nrm.reproduce.tables import joined
+from nrm.reproduce.vgg import PAPER, Asked, Subject, common_figures, heat_of, judged, plan, rows_for, scored
+from nrm.search import cluster
+
+BEST = 5
+"""So many of the strongest pairs are drawn."""
+REMOVALS = ("zero", "mean")
+
+
+def _clusters(found: Subject, R: Measure) -> Asked:
+    return cluster(R, found.blocks[0], 8), cluster(R, found.blocks[1], 8 if found.blocks[1] != "8" else 4)
+
+
+def _mean(R: Measure, layer: str) -> Tensor:
+    """The mean of every channel over all positions."""
+    own = R.values(layer)[0]
+    return own.mean((1, 2), keepdim=True).expand_as(own)
+
+
+def _judge(found: Subject, i: int) -> Tensors:
+    R = found.measured(i, PAPER)
+    asked = _clusters(found, R)
+    own = scored(found, i, R, asked)
+    values = {"zero": "zero", "mean": {layer: _mean(R, layer) for layer in found.blocks}}
+    return {f"{name} {key}": t for name in REMOVALS for key, t in judged(R, asked, own, values[name]).items()}
+
+
+def _table(parts: list[Tensors], removal: str) -> Tensors:
+    return joined([{k.removeprefix(f"{removal} "): t for k, t in p.items() if k.startswith(removal)} for p in parts])
+
+
+def _finish(found: Subject, parts: list[Tensors]) -> Outcome:
+    tables = {removal: _table(parts, removal) for removal in REMOVALS}
+    rows = [row for removal, table in tables.items() for row in rows_for(found, table, removal=removal)]
+    figures = common_figures(found, {f"removal: {k}": t for k, t in tables.items()}, partial(_clusters, found))
+    figures |= {f"strips-{i}": _strips(found, i) for i in range(min(2, len(parts)))}
+    facts = {"network": found.name, "layers": " x ".join(found.blocks), "clusters": "k-means of positions"}
+    return Outcome(rows, facts, figures)
+
+
+def _strips(found: Subject, i: int) -> Any:
+    """An image, its heat map, and those of its strongest pairs of clusters, with their shares."""
+    R = found.measured(i, PAPER)
+    flows = R.flows(*_clusters(found, R), k=BEST)[0]
+    heats = [heat_of(R(R.input, *flow)) for flow in flows]
+    columns = ["image", "all walks", *(f"{100 * flow.relevance:.1f} %" for flow in flows)]
+    rows = [(found.picture(found.sample(i)[0]), heat_of(R(R.input)), *heats)]
+    return montage(rows, columns=columns, scale="99.5%")
+
+
+CLUSTERS = Experiment(
+    "vgg-clusters", "Pairs of clusters in VGG16",
+    "table of correlations (VGG16 cluster), figure of SC_k for VGG16 (right), heat maps of joint clusters",
+    lambda setting: plan(setting, _judge, _finish),
+)  # fmt: skip
