@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nrm.errors import MassError, PrecisionError
 from nrm.evaluate import compare, scores
 from nrm.measure import Measure, measure
+from nrm.questions.values import Partition
 from nrm.reproduce.data import folder_of
 from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting
 from nrm.reproduce.mlp import trained
@@ -25,50 +25,78 @@ from nrm.reproduce.networks import ResNet, load
 from nrm.reproduce.store import Tensors, Unit
 from nrm.reproduce.tables import as_tensors, joined, rows_of
 from nrm.reproduce.vgg import subject
-from nrm.rules import AlphaBeta, Composite, Gamma, Rule, ZPlus, composite
+from nrm.rules import AlphaBeta, Composite, Gamma, Gradient, IntegratedGradients, Rule, ZPlus, composite
 
 SAMPLES = 10
+STEPS = 8
+"""Points on the way of integrated gradients."""
 
 
-def _named(name: str, rule: Rule | None, bias: str, everywhere: bool) -> Composite:
-    """A rule in the convolutions (in all linear steps), LRP-0 elsewhere."""
-    base = composite("lrp-0")
-    if rule is not None:
-        base = replace(base, conv=rule, add=rule, linear=rule if everywhere else base.linear)
-    return replace(base, name=f"{name}, bias {bias}", bias=bias)
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """Rules by name, and what becomes of biases."""
+
+    name: str
+    rules: Any
+    bias: str
 
 
-def candidates(everywhere: bool) -> list[Composite]:
-    """The rules that are compared."""
-    rules: list[tuple[str, Rule | None]] = [("lrp-0", None), ("z+", ZPlus())]
-    rules += [(f"gamma {g:g}", Gamma(g)) for g in (0.05, 0.1, 0.25, 0.5, 1.0)]
-    rules += [("alpha-beta 2, 1", AlphaBeta(2.0, 1.0))]
-    return [_named(name, rule, bias, everywhere) for name, rule in rules for bias in ("ignore", "input")]
+@dataclass(frozen=True, eq=False)
+class Network:
+    """How a sample is measured, two layers, and how pairs of their channels are chosen.
+
+    ``everywhere`` uses a rule in all linear steps, not only in convolutions; of the upper layer every ``stride``-th
+    channel is asked about.
+    """
+
+    ask: Callable[[int, Candidate], Measure]
+    layers: tuple[str, str]
+    everywhere: bool = False
+    stride: int = 1
+
+    def candidates(self) -> list[Candidate]:
+        """The rules that are compared; those between layers see all between the two as one function."""
+        found: dict[str, Any] = {"lrp-0": composite("lrp-0")}
+        for name, rule in (
+            ("z+", ZPlus()), *((f"gamma {g:g}", Gamma(g)) for g in (0.05, 0.1, 0.25, 0.5, 1.0)),
+            ("alpha-beta 2, 1", AlphaBeta(2.0, 1.0)),
+        ):  # fmt: skip
+            found[name] = self._composite(rule)
+        found["block-wise gradient"] = Gradient(self.layers)
+        found["block-wise integrated gradients"] = IntegratedGradients(self.layers, steps=STEPS)
+        return [Candidate(name, rules, bias) for name, rules in found.items() for bias in ("ignore", "input")]
+
+    def _composite(self, rule: Rule) -> Composite:
+        base = composite("lrp-0")
+        return replace(base, conv=rule, add=rule, linear=rule if self.everywhere else base.linear)
+
+    def pairs(self, R: Measure) -> tuple[Partition, Partition]:
+        """The pairs of channels that are judged."""
+        return R[self.layers[0]].channels, R[self.layers[1]].channels[:: self.stride]
 
 
-Ask = Callable[[Any], Measure]
-"""A sample's measure under some rules."""
-
-
-def _networks(setting: Setting) -> dict[str, tuple[Callable[[int], Ask], tuple[str, str], bool]]:
-    """For each network: a sample's measure under rules, two layers, and whether the rule is for all linear steps."""
+def _networks(setting: Setting) -> dict[str, Network]:
     model, test, _ = trained(setting, True)
 
-    def mlp(i: int) -> Ask:
-        x, y = test.inputs[i : i + 1], int(test.classes[i])
-        return lambda rules: measure(
-            model, x, target=y, rules=rules, dtype=torch.float64, zero="uniform", progress=False
+    def ask(i: int, candidate: Candidate) -> Measure:
+        return measure(
+            model, test.inputs[i : i + 1], target=int(test.classes[i]), rules=candidate.rules, bias=candidate.bias,
+            dtype=torch.float64, zero="uniform", progress=False,
         )  # fmt: skip
 
-    found: dict[str, tuple[Callable[[int], Ask], tuple[str, str], bool]] = {"MLP": (mlp, ("1", "3"), True)}
     vgg = subject(setting)
-    found[vgg.name] = (lambda i: partial(vgg.measured, i), vgg.channels, False)
+    found = {
+        "MLP": Network(ask, ("1", "3"), everywhere=True),
+        vgg.name: Network(
+            lambda i, c: vgg.measured(i, c.rules, c.bias), vgg.channels, stride=1 if setting.embedded else 8
+        ),
+    }
     if not setting.embedded:
-        found["ResNet18-CIFAR10"] = (_resnet(setting), ("layer4.0", "layer4.1/relu#0"), False)
+        found["ResNet18-CIFAR10"] = Network(_resnet(setting), ("layer4.0", "layer4.1"), stride=8)
     return found
 
 
-def _resnet(setting: Setting) -> Callable[[int], Ask]:
+def _resnet(setting: Setting) -> Callable[[int, Candidate], Measure]:
     home = folder_of(setting.data, "resnet18-cifar10", "CIFAR ResNet18")
     model = load(ResNet(), home / "resnet18_cifar10_fp16.safetensors")
     with np.load(home / "cifar10_test_1000.npz") as kept:
@@ -78,29 +106,30 @@ def _resnet(setting: Setting) -> Callable[[int], Ask]:
     images = images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images
     images = images.float() / 255 if images.dtype == torch.uint8 else images.float()
 
-    def ask(i: int) -> Ask:
-        x: Tensor = images[i : i + 1]
-        return lambda rules: measure(model, x, target=int(classes[i]), rules=rules, zero="uniform", progress=False)
+    def ask(i: int, candidate: Candidate) -> Measure:
+        return measure(
+            model, images[i : i + 1], target=int(classes[i]), rules=candidate.rules, bias=candidate.bias,
+            zero="uniform", progress=False,
+        )  # fmt: skip
 
     return ask
 
 
-def _judge(ask: Ask, layers: tuple[str, str], everywhere: bool) -> Tensors:
-    rules = candidates(everywhere)
-    R = ask(rules[1])
-    pair = [R[name].channels for name in layers]
-    own = {}
-    for candidate in rules:
+def _judge(network: Network, i: int) -> Tensors:
+    candidates = network.candidates()
+    own, R = {}, network.ask(i, candidates[1])
+    pairs = network.pairs(R)
+    for one in candidates:
         with contextlib.suppress(MassError, PrecisionError):  # the library refuses numbers that are noise
-            own[f"nrm ({candidate.name})"] = scores(ask(candidate), *pair)
-    return as_tensors(compare(R, *pair, methods=("occlusion", "activation", "random"), scores=own))
+            own[f"nrm ({one.name}, bias {one.bias})"] = scores(network.ask(i, one), *pairs)
+    return as_tensors(compare(R, *pairs, methods=("occlusion", "activation", "random"), scores=own))
 
 
 def _plan(setting: Setting) -> Plan:
     count = setting.samples or SAMPLES
     networks = _networks(setting)
     keys = {name: [f"{name}-{i:05d}" for i in range(count)] for name in networks}
-    units = [Unit(key, partial(_unit, networks[name], i)) for name in networks for i, key in enumerate(keys[name])]
+    units = [Unit(key, partial(_judge, networks[name], i)) for name in networks for i, key in enumerate(keys[name])]
 
     def finish() -> Outcome:
         rows = []
@@ -112,14 +141,10 @@ def _plan(setting: Setting) -> Plan:
                 rules, _, bias = str(row["rules"]).rpartition(", bias ")
                 row["rules"], row["bias"] = rules, bias
             rows += sorted(found, key=lambda row: -(row["pearson_mean"] or -2.0))
-        return Outcome(rows, {"pairs of": ", ".join(f"{n}: {' x '.join(v[1])}" for n, v in networks.items())})
+        layers = ", ".join(f"{name}: {' x '.join(one.layers)}" for name, one in networks.items())
+        return Outcome(rows, {"pairs of": layers, "steps of integrated gradients": STEPS})
 
     return units, finish
-
-
-def _unit(network: tuple[Callable[[int], Ask], tuple[str, str], bool], i: int) -> Tensors:
-    ask, layers, everywhere = network
-    return _judge(ask(i), layers, everywhere)
 
 
 RULES = Experiment("rules", "Which rule is most faithful?", "beyond the paper", _plan)

@@ -41,10 +41,10 @@ class Subject:
     blocks: tuple[str, str]
     picture: Callable[[Tensor], Tensor]
 
-    def measured(self, index: int, rules: Any) -> Measure:
+    def measured(self, index: int, rules: Any, bias: str = "auto") -> Measure:
         """A sample explained for its true class."""
         x, target = self.sample(index)
-        return measure(self.model, x[None], target=target, rules=rules, zero="uniform", progress=False)
+        return measure(self.model, x[None], target=target, rules=rules, bias=bias, zero="uniform", progress=False)
 
 
 def subject(setting: Setting) -> Subject:
