@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nrm.jobs.top import Top, merge
+from nrm.jobs.top import Best, Top, merge
 
 
 def rows(top: Top) -> list[tuple[float, ...]]:
@@ -18,7 +18,9 @@ def rows(top: Top) -> list[tuple[float, ...]]:
 
 def batch(k: int, bound: int, scores: np.ndarray, numbers: np.ndarray) -> Top:
     places = np.arange(scores.size).reshape(scores.shape) % 7
-    return Top.of(k, bound, numbers, scores[numbers], places[numbers])
+    best = Best(k, bound)
+    best.add(numbers, torch.from_numpy(scores[numbers]), torch.from_numpy(places[numbers]))
+    return best.top()
 
 
 SMALL = st.integers(1, 5)
@@ -63,14 +65,14 @@ def test_the_cut_tells_what_may_be_missing() -> None:
     assert math.isinf(batch(5, 1000, scores, np.arange(30)).cut)
 
 
-@pytest.mark.parametrize("batch_size", [3, 30])
-def test_a_floor_changes_nothing(batch_size: int) -> None:
-    scores = np.random.default_rng(1).random((30, 50))
-    whole = batch(5, 40, scores, np.arange(30))
-    top = Top.empty(5, 40)
+@given(SMALL, st.integers(1, 60), st.integers(1, 30), st.integers(1, 30), st.integers(0, 2**16))
+def test_batches_make_no_difference(k: int, bound: int, blocks: int, size: int, seed: int) -> None:
+    scores = np.random.default_rng(seed).integers(-3, 9, (30, blocks)).astype(float)
     places = np.arange(scores.size).reshape(scores.shape) % 7
-    for begin in range(0, 30, batch_size):
-        part = slice(begin, begin + batch_size)
-        new = Top.of(5, 40, np.arange(30)[part], scores[part], places[part], top.cut)
-        top = merge([top, new])
-    assert rows(top) == rows(whole)
+    best = Best(k, bound)
+    for begin in range(0, 30, size):
+        part = slice(begin, begin + size)
+        best.add(np.arange(30)[part], torch.from_numpy(scores[part]), torch.from_numpy(places[part]))
+        if seed % 2:
+            best.top()  # to look at it changes nothing
+    assert rows(best.top()) == rows(batch(k, bound, scores, np.arange(30)))

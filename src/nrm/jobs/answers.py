@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nrm.errors import MemoryLimitError, NrmWarning, QuestionError
 from nrm.jobs.questions import Question
 from nrm.jobs.samples import collate
-from nrm.jobs.top import Floats, Integers
 from nrm.measure import Measure, measure
 from nrm.measure.peaks import peaks
 from nrm.measure.scores import weights
@@ -59,10 +57,10 @@ class Table:
     """
 
     relevance: Tensor
-    scores: Floats
-    places: Integers | None
-    activation: Floats | None
-    active: Integers | None
+    scores: Tensor
+    places: Tensor | None = None
+    activation: Tensor | None = None
+    active: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,21 +132,15 @@ def describe(error: BaseException) -> str:
 
 def _table(R: Measure, question: Question, scale: Tensor) -> Table:
     relevance = R(*question.parts).reshape(len(R), -1)
-    scores = (relevance * scale[:, None]).double().cpu().numpy()
+    scores = relevance * scale[:, None]
     part = question.alone
     if part is None:
-        return Table(relevance, scores, None, None, None)
+        return Table(relevance, scores)
     layer = part if isinstance(part, Layer) else part.layer
-    places = _integers(peaks(R, part, R(layer))[1])
+    places = peaks(R, part, R(layer))[1]
     if layer.consumer is not None or layer in R.biases:  # no tensors of their own
-        return Table(relevance, scores, places, None, None)
-    best, at = peaks(R, part, R.values(layer))
-    return Table(relevance, scores, places, best.double().cpu().numpy(), _integers(at))
-
-
-def _integers(t: Tensor) -> Integers:
-    found: Integers = t.cpu().numpy().astype(np.int64)
-    return found
+        return Table(relevance, scores, places)
+    return Table(relevance, scores, places, *peaks(R, part, R.values(layer)))
 
 
 def _numbers(found: Tensor | str, count: int) -> list[int]:

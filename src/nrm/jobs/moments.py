@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+COLUMNS = 2**15
+"""Columns that are counted in together: so many stay in the caches between one step and the next."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,24 +35,16 @@ class Moments:
     @classmethod
     def of(cls, values: Tensor) -> Moments:
         """The moments of a batch, ``(batch, ...)``."""
-        wide = values.detach().cpu().double()
-        mean = wide.mean(0)
-        return cls(
-            len(wide), mean, (wide - mean).square_().sum(0), (wide > 0).sum(0), (wide < 0).sum(0), wide.abs().sum(0)
-        )
+        one = ByClass()
+        one.add(values, [-1] * len(values))
+        return one.classes[-1]
 
     def merge(self, other: Moments) -> Moments:
         """The moments of both groups of samples together."""
-        count = self.count + other.count
-        apart = other.mean - self.mean
-        return Moments(
-            count,
-            self.mean + apart * (other.count / count),
-            self.squares + other.squares + apart.square() * (self.count * other.count / count),
-            self.positive + other.positive,
-            self.negative + other.negative,
-            self.absolute + other.absolute,
-        )
+        both = ByClass()
+        for moments in (self, other):
+            both.count(-1, moments)
+        return both.classes[-1]
 
     def variance(self, correction: int = 1) -> Tensor:
         """The variance over samples; 0 where there are not more samples than the correction takes away."""
@@ -56,29 +52,118 @@ class Moments:
 
 
 class ByClass:
-    """Moments of every class of samples. Class -1 is that of samples without one."""
+    """Moments of every class of samples. Class -1 is that of samples without one.
+
+    All classes are rows of the same tensors, so that a batch is counted in at once, however many classes it has.
+    """
 
     def __init__(self) -> None:
-        self.classes: dict[int, Moments] = {}
+        self._rows: dict[int, int] = {}
+        self._shape: tuple[int, ...] = ()
+        self._counts: list[int] = []
+        self._tables: tuple[Tensor, ...] = ()
+
+    @property
+    def classes(self) -> dict[int, Moments]:
+        """The moments of every class."""
+        return {
+            label: Moments(self._counts[row], *(table[row].view(self._shape) for table in self._tables))
+            for label, row in self._rows.items()
+        }
+
+    @classmethod
+    def of(cls, labels: Sequence[int], counts: Sequence[int], tables: Sequence[Tensor]) -> ByClass:
+        """Moments that are known: one row of each table for every class."""
+        found = cls()
+        found._rows = {label: row for row, label in enumerate(labels)}
+        found._counts, found._tables = list(counts), tuple(tables)
+        found._shape = tuple(tables[0].shape[1:])
+        return found
+
+    def sorted(self) -> tuple[list[int], list[int], list[Tensor]]:
+        """All classes in their order: labels, counts, and mean, squares, positive, negative, absolute by class."""
+        labels = sorted(self._rows)
+        rows = [self._rows[label] for label in labels]
+        return labels, [self._counts[row] for row in rows], [table[rows].cpu() for table in self._tables]
 
     def add(self, values: Tensor, classes: Sequence[int]) -> None:
         """Counts a batch ``(batch, ...)`` in, each sample to its class."""
-        for label in sorted(set(classes)):
-            mine = [i for i, c in enumerate(classes) if c == label]
-            self._count(label, Moments.of(values if len(mine) == len(classes) else values[torch.tensor(mine)]))
+        labels = sorted(set(classes))
+        flat, counts = values.detach().reshape(len(values), -1), [classes.count(label) for label in labels]
+        group = torch.tensor([labels.index(c) for c in classes], device=values.device)
+        rows = self._reserve(labels, tuple(values.shape[1:]), values.device)
+        step = COLUMNS if values.device.type == "cpu" else max(1, flat.shape[1])
+        for begin in range(0, flat.shape[1], step):
+            part = slice(begin, begin + step)
+            self._join(rows, part, counts, _group(flat[:, part], group, counts))
+        self._add_counts(rows, counts)
+
+    def count(self, label: int, moments: Moments) -> None:
+        """Counts samples of one class in."""
+        tables = (moments.mean, moments.squares, moments.positive, moments.negative, moments.absolute)
+        rows = self._reserve([label], tuple(moments.mean.shape), moments.mean.device)
+        self._join(rows, slice(None), [moments.count], tuple(table.reshape(1, -1) for table in tables))
+        self._add_counts(rows, [moments.count])
 
     def merge(self, other: ByClass) -> None:
         """Counts what another one has counted in."""
-        for label, moments in sorted(other.classes.items()):
-            self._count(label, moments)
-
-    def _count(self, label: int, moments: Moments) -> None:
-        known = self.classes.get(label)
-        self.classes[label] = moments if known is None else known.merge(moments)
+        labels, counts, tables = other.sorted()
+        if labels:
+            rows = self._reserve(labels, other._shape, tables[0].device)
+            self._join(rows, slice(None), counts, tables)
+            self._add_counts(rows, counts)
 
     def total(self) -> Moments | None:
         """The moments of all classes together, None before any sample has come."""
-        return merged(self.classes[label] for label in sorted(self.classes))
+        classes = self.classes
+        return merged(classes[label] for label in sorted(classes))
+
+    def _reserve(self, labels: Sequence[int], shape: tuple[int, ...], device: torch.device) -> list[int]:
+        """The rows of some classes, new ones empty."""
+        for label in labels:
+            if label not in self._rows:
+                self._rows[label] = len(self._rows)
+                self._counts.append(0)
+        size = len(self._tables[0]) if self._tables else 0
+        if len(self._rows) > size:
+            self._shape = shape
+            more, width = max(len(self._rows), 2 * size) - size, torch.Size(shape).numel()
+            kinds = (torch.float64, torch.float64, torch.int64, torch.int64, torch.float64)
+            new = [torch.zeros(more, width, dtype=kind, device=device) for kind in kinds]
+            self._tables = (
+                tuple(torch.cat(pair) for pair in zip(self._tables, new, strict=True)) if size else tuple(new)
+            )
+        return [self._rows[label] for label in labels]
+
+    def _join(self, rows: list[int], part: slice, counts: Sequence[int], new: Sequence[Tensor]) -> None:
+        mean, squares, *sums = (table[:, part] for table in self._tables)
+        before, more = (torch.tensor(c, dtype=mean.dtype, device=mean.device)[:, None]
+                        for c in ([self._counts[row] for row in rows], counts))  # fmt: skip
+        at: Any = slice(rows[0], rows[0] + 1) if len(rows) == 1 else rows
+        apart = new[0] - mean[at]
+        mean[at] += apart * (more / (before + more))
+        squares[at] += apart.square_().mul_(before * more / (before + more)).add_(new[1])
+        for table, added in zip(sums, new[2:], strict=True):
+            table[at] += added
+
+    def _add_counts(self, rows: list[int], counts: Sequence[int]) -> None:
+        for row, count in zip(rows, counts, strict=True):
+            self._counts[row] += count
+
+
+def _group(values: Tensor, group: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
+    """Mean, squares, positive, negative and absolute of every group of a batch ``(batch, columns)``."""
+    wide = values.double()
+
+    def total(t: Tensor) -> Tensor:
+        if len(counts) == 1:
+            return t.sum(0, keepdim=True)
+        return t.new_zeros(len(counts), t.shape[1]).index_add_(0, group, t)
+
+    mean = total(wide) / torch.tensor(counts, dtype=wide.dtype, device=wide.device)[:, None]
+    apart = wide - (mean if len(counts) == 1 else mean[group])
+    signs = (total((values > 0).int()), total((values < 0).int()))
+    return mean, total(apart.square_()), *signs, total(wide.abs())
 
 
 def merged(parts: Iterable[Moments]) -> Moments | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import secrets
@@ -18,7 +19,7 @@ import torch
 from nrm.errors import JobError, ResultFileError
 from nrm.extras import extra
 from nrm.jobs.job import SCHEMA
-from nrm.jobs.moments import ByClass, Moments
+from nrm.jobs.moments import ByClass
 from nrm.jobs.tally import COLUMNS, Limits, Tally
 from nrm.jobs.top import Top
 
@@ -26,6 +27,8 @@ FACTS = "part.json"
 TABLES = ("samples.parquet", "top.parquet", "statistics.parquet")
 TEMPORARY = ".writing-"
 ROW_GROUP = 16_384
+REPEATED = {"question", "ranking", "class", "count", "positive", "negative"}
+SOUGHT = {"question", "ranking", "class", "block", "sample"}
 ARRAYS = ("mean", "squares", "positive", "negative", "absolute")
 
 
@@ -116,7 +119,11 @@ def _write_tables(folder: Path, tally: Tally) -> None:
     samples = {name: pa.array([values[i] for i in order], kinds[name]) for name, values in tally.samples.items()}
     tables = (pa.table(samples), _top_table(pa, tally), _statistics_table(pa, tally))
     for name, table in zip(TABLES, tables, strict=True):
-        pq.write_table(table, folder / name, row_group_size=ROW_GROUP, compression="zstd")
+        repeated = [column for column in table.column_names if column in REPEATED]
+        pq.write_table(
+            table, folder / name, row_group_size=ROW_GROUP, compression="zstd", use_dictionary=repeated,
+            write_statistics=[column for column in table.column_names if column in SOUGHT],
+        )  # fmt: skip
 
 
 def _top_table(pa: Any, tally: Tally) -> Any:
@@ -126,7 +133,7 @@ def _top_table(pa: Any, tally: Tally) -> Any:
         pa.table(
             {
                 "question": np.full(len(top), question, np.int32),
-                "ranking": pa.array([by] * len(top), pa.string()),
+                "ranking": pa.repeat(by, len(top)),
                 **{name: getattr(top, name) for name in ("block", "sample", "score", "place")},
             }
         )
@@ -141,11 +148,13 @@ def _statistics_table(pa: Any, tally: Tally) -> Any:
              "absolute": pa.float64()}  # fmt: skip
     pieces = []
     for question, kept in enumerate(tally.moments):
-        for label, moments in sorted(kept.classes.items()):
-            size = moments.mean.numel()
-            columns = {"question": np.full(size, question, np.int32), "class": np.full(size, label, np.int64),
-                       "block": np.arange(size), "count": np.full(size, moments.count, np.int64)}  # fmt: skip
-            pieces.append(pa.table(columns | {name: getattr(moments, name).flatten().numpy() for name in ARRAYS}))
+        labels, counts, arrays = kept.sorted()
+        if labels:
+            size = arrays[0].shape[1]
+            columns = {"question": np.full(len(labels) * size, question, np.int32), "class": np.repeat(labels, size),
+                       "block": np.tile(np.arange(size), len(labels)), "count": np.repeat(counts, size)}  # fmt: skip
+            values = {name: array.flatten().numpy() for name, array in zip(ARRAYS, arrays, strict=True)}
+            pieces.append(pa.table(columns | values))
     return pa.concat_tables([pa.schema(kinds).empty_table(), *pieces])
 
 
@@ -154,28 +163,30 @@ def read_part(folder: Path, limits: Limits) -> Tally:
     facts = read_facts(folder)
     tables = [_read_table(folder / name) for name in TABLES]
     tally = Tally(limits, {name: tables[0][name].to_pylist() for name in COLUMNS}, notes=facts["notes"])
-    rows = {name: tables[1][name].to_numpy() for name in ("question", "block", "sample", "score", "place")}
-    ranking = np.array(tables[1]["ranking"].to_pylist(), object)
-    for question in range(len(limits.per_class)):
-        for by in sorted(set(ranking)):
-            mine = np.flatnonzero((rows["question"] == question) & (ranking == by))
-            if len(mine):
-                columns = (rows[name][mine] for name in ("block", "sample", "score", "place"))
-                tally.tops[question, by] = Top(limits.k, limits.rows, *columns)
-        tally.moments[question] = moments_of(tables[2], question)
+    names = ("block", "sample", "score", "place")
+    rows = {name: tables[1][name].to_numpy() for name in ("question", *names)}
+    # Rows are written question by question, ranking by ranking.
+    runs = tables[1]["ranking"].combine_chunks().dictionary_encode()
+    rank, known = runs.indices.to_numpy(), runs.dictionary.to_pylist()
+    ends = np.flatnonzero((np.diff(rows["question"]) != 0) | (np.diff(rank) != 0)) + 1
+    for first, last in itertools.pairwise([0, *ends.tolist(), len(rank)]):
+        if last > first:
+            top = Top(limits.k, limits.rows, *(rows[name][first:last] for name in names))
+            tally.take(int(rows["question"][first]), known[rank[first]], top)
+    tally.moments = [moments_of(tables[2], question) for question in range(len(limits.per_class))]
     return tally
 
 
 def moments_of(table: Any, question: int) -> ByClass:
     """The statistics of one question in a table of them."""
-    found = ByClass()
     columns = {name: table[name].to_numpy() for name in ("question", "class", "count", *ARRAYS)}
-    mine = columns["question"] == question
-    for label in np.unique(columns["class"][mine]).tolist():
-        rows = np.flatnonzero(mine & (columns["class"] == label))
-        arrays = [torch.from_numpy(columns[name][rows].copy()) for name in ARRAYS]
-        found.classes[label] = Moments(int(columns["count"][rows[0]]), *arrays)
-    return found
+    mine = np.flatnonzero(columns["question"] == question)
+    if not len(mine):
+        return ByClass()
+    rows = slice(mine[0], mine[-1] + 1)  # written question by question, class by class
+    labels, first = np.unique(columns["class"][rows], return_index=True)
+    arrays = [torch.from_numpy(columns[name][rows].reshape(len(labels), -1).copy()) for name in ARRAYS]
+    return ByClass.of(labels.tolist(), columns["count"][rows][first].tolist(), arrays)
 
 
 def read_statistics(folder: Path, question: int) -> ByClass:

@@ -94,7 +94,8 @@ class Stream:
                 assert total is not None
                 found[name] = read(total)
             else:
-                found[name] = torch.stack([read(kept.classes[label]) for label in sorted(kept.classes)])
+                classes = kept.classes
+                found[name] = torch.stack([read(classes[label]) for label in sorted(classes)])
         return found
 
     def _pass(self, by: Any) -> dict[str, ByClass]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from nrm.jobs.answers import Answers, Failure
 from nrm.jobs.moments import ByClass
-from nrm.jobs.top import Top, merge
+from nrm.jobs.top import Best, Top
 
 COLUMNS = ("sample", "label", "target", "prediction", "value", "weight", "error")
 """What is known of every sample; a failed one has only its number and its error."""
@@ -37,7 +37,7 @@ class Tally:
 
     limits: Limits
     samples: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
-    tops: dict[tuple[int, str], Top] = field(default_factory=dict)
+    best: dict[tuple[int, str], Best] = field(default_factory=dict)
     moments: list[ByClass] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
 
@@ -59,17 +59,24 @@ class Tally:
         for number, table in enumerate(answers.tables):
             own = classes if self.limits.per_class[number] else [-1] * len(classes)
             self.moments[number].add(table.relevance, own)
-            self._rank(number, "relevance", numbers, table.scores, table.places)
+            samples = np.array(numbers, np.int64)
+            self._best(number, "relevance").add(samples, table.scores, table.places)
             if table.activation is not None:
-                self._rank(number, "activation", numbers, table.activation, table.active)
+                self._best(number, "activation").add(samples, table.activation, table.active)
         for note in answers.notes:
             self.notes[note] = self.notes.get(note, 0) + 1
 
-    def _rank(self, question: int, by: str, samples: list[int], scores: Any, places: Any) -> None:
-        limits, known = self.limits, self.tops.get((question, by))
-        floor = -np.inf if known is None else known.cut
-        new = Top.of(limits.k, limits.rows, np.array(samples, np.int64), scores, places, floor)
-        self.tops[question, by] = new if known is None else merge([known, new])
+    @property
+    def tops(self) -> dict[tuple[int, str], Top]:
+        """The best samples of every question, by relevance and by activation."""
+        return {key: best.top() for key, best in self.best.items()}
+
+    def take(self, question: int, by: str, top: Top) -> None:
+        """Counts best samples in."""
+        self._best(question, by).take(top)
+
+    def _best(self, question: int, by: str) -> Best:
+        return self.best.setdefault((question, by), Best(self.limits.k, self.limits.rows))
 
     def fail(self, failure: Failure) -> None:
         """Counts a sample in that could not be explained."""
@@ -86,7 +93,7 @@ class Tally:
         for note, count in other.notes.items():
             self.notes[note] = self.notes.get(note, 0) + count
         for key, top in sorted(other.tops.items()):
-            self.tops[key] = merge([self.tops[key], top]) if key in self.tops else top
+            self.take(*key, top)
 
     @property
     def errors(self) -> list[tuple[int, str]]:

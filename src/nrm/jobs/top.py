@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Blocks, samples, their scores and places, in any order."""
+
+    block: Integers
+    sample: Integers
+    score: Floats
+    place: Integers
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """All columns."""
+        return self.block, self.sample, self.score, self.place
+
+    def at(self, index: slice | Integers | npt.NDArray[np.bool_]) -> Rows:
+        """Some of the rows."""
+        return Rows(*(column[index] for column in self.columns))
+
+    def __len__(self) -> int:
+        return len(self.block)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,35 +64,10 @@ class Top:
         none = np.zeros(0, np.int64)
         return cls(k, bound, none, none, np.zeros(0), none)
 
-    @classmethod
-    def of(
-        cls, k: int, bound: int, samples: Integers, scores: Floats, places: Integers | None, floor: float = -np.inf
-    ) -> Top:
-        """The rows of a batch: ``samples (batch,)``, ``scores (batch, blocks)``, ``places`` like scores or None.
-
-        If there are more blocks than may be kept, only positive scores count. Scores below ``floor`` are left out.
-        """
-        found = cls.empty(k, bound)
-        # Where room is short, of more than k samples some would be left out for their own block alone.
-        many = k if crowded(k, bound, scores.shape[1]) else max(1, len(samples))
-        for begin in range(0, len(samples), many):
-            part = slice(begin, begin + many)
-            found = merge([found, cls._some(k, bound, samples[part], scores[part], places, part, floor)])
-        return found
-
-    @classmethod
-    def _some(
-        cls, k: int, bound: int, samples: Integers, scores: Floats, places: Integers | None, part: slice, floor: float
-    ) -> Top:
-        keep = scores >= floor
-        if crowded(k, bound, scores.shape[1]):
-            keep &= scores > 0
-            if int(keep.sum()) > bound:
-                found = scores[keep]
-                keep &= scores >= np.partition(found, len(found) - bound)[len(found) - bound]
-        row, block = np.nonzero(keep)
-        at = np.full(len(row), -1, np.int64) if places is None else places[part][row, block]
-        return cls(k, bound, block.astype(np.int64), samples[row], scores[row, block], at)
+    @property
+    def rows(self) -> Rows:
+        """The rows as they are."""
+        return Rows(self.block, self.sample, self.score, self.place)
 
     @cached_property
     def cut(self) -> float:
@@ -76,13 +77,78 @@ class Top:
     def of_block(self, block: int) -> Top:
         """The rows of one block, best first."""
         begin, end = np.searchsorted(self.block, [block, block + 1])
-        return self._rows(slice(int(begin), int(end)))
-
-    def _rows(self, rows: slice | Integers) -> Top:
-        return Top(self.k, self.bound, self.block[rows], self.sample[rows], self.score[rows], self.place[rows])
+        return Top(self.k, self.bound, *self.rows.at(slice(int(begin), int(end))).columns)
 
     def __len__(self) -> int:
         return len(self.block)
+
+
+class Best:
+    """Gathers the best samples of every block, batch by batch.
+
+    Rows wait until there are as many as may be kept, so that few of them are ever compared; what cannot be among the
+    best any more does not even wait.
+    """
+
+    def __init__(self, k: int, bound: int) -> None:
+        self.k, self.bound = k, bound
+        self._parts: list[Rows] = []
+        self._waiting = 0
+        self._floors: Tensor | None = None
+        self._top: Top | None = None
+
+    def add(self, samples: Integers, scores: Tensor, places: Tensor | None) -> None:
+        """Counts a batch in: ``samples (batch,)``, ``scores (batch, blocks)``, ``places`` like scores or None.
+
+        If there are more blocks than may be kept, only positive scores count.
+        """
+        # Where room is short, of more than k samples some would be left out for their own block alone.
+        short = crowded(self.k, self.bound, scores.shape[1])
+        many = self.k if short else max(1, len(samples))
+        for begin in range(0, len(samples), many):
+            part = slice(begin, begin + many)
+            self._wait(self._choose(samples[part], scores[part], None if places is None else places[part], short))
+            if self._waiting > min(self.bound, self.k * scores.shape[1]):
+                self._narrow(scores)
+
+    def take(self, top: Top) -> None:
+        """Counts in what another one has gathered."""
+        self._wait(top.rows)
+        if self._waiting > self.bound:
+            self._narrow(None)
+
+    def top(self) -> Top:
+        """The best of all that came."""
+        if self._top is None:
+            rows = narrowed(self._parts, self.k, self.bound) if self._parts else Top.empty(0, 0).rows
+            rows = rows.at(np.lexsort((rows.sample, -rows.score, rows.block)))
+            self._top = Top(self.k, self.bound, *rows.columns)
+            self._parts, self._waiting = [self._top.rows], 0
+        return self._top
+
+    def _wait(self, rows: Rows) -> None:
+        self._parts.append(rows)
+        self._waiting += len(rows)
+        self._top = None
+
+    def _choose(self, samples: Integers, scores: Tensor, places: Tensor | None, short: bool) -> Rows:
+        keep = scores >= (-torch.inf if self._floors is None else self._floors)
+        if short:
+            keep &= scores > 0
+            count = int(keep.sum())
+            if count > self.bound:
+                keep &= scores >= scores[keep].kthvalue(count - self.bound + 1).values
+        found = keep.flatten().nonzero()[:, 0]
+        row, block = (found // scores.shape[1]).cpu().numpy(), (found % scores.shape[1]).cpu().numpy()
+        score = scores.flatten()[found].double().cpu().numpy()
+        place = np.full(len(row), -1, np.int64) if places is None else places.flatten()[found].cpu().numpy()
+        return Rows(block, samples[row], score, place)
+
+    def _narrow(self, like: Tensor | None) -> None:
+        rows = narrowed(self._parts, self.k, self.bound)
+        self._parts, self._waiting = [rows], 0
+        if like is not None:
+            self._floors = torch.from_numpy(_floors(rows, self.k, self.bound, like.shape[1])).to(like)
 
 
 def crowded(k: int, bound: int, blocks: int) -> bool:
@@ -93,21 +159,53 @@ def crowded(k: int, bound: int, blocks: int) -> bool:
 def merge(tops: Sequence[Top]) -> Top:
     """The best rows of all of them.
 
-    >>> one = Top.of(2, 10, np.array([4, 7]), np.array([[0.5], [2.0]]), None)
-    >>> two = Top.of(2, 10, np.array([1, 2]), np.array([[0.5], [0.1]]), None)
+    >>> one = Top(2, 10, *(np.array(column) for column in ([0, 0], [7, 4], [2.0, 0.5], [-1, -1])))
+    >>> two = Top(2, 10, *(np.array(column) for column in ([0, 0], [1, 2], [0.5, 0.1], [-1, -1])))
     >>> merge([one, two]).sample.tolist()
     [7, 1]
     """
-    k, bound = tops[0].k, tops[0].bound
-    block, sample, place = (np.concatenate([getattr(t, name) for t in tops]) for name in ("block", "sample", "place"))
-    score = np.concatenate([t.score for t in tops])
-    whole = Top(k, bound, block, sample, score, place)._rows(np.lexsort((sample, -score, block)))
-    fresh = np.ones(len(whole), bool)
-    fresh[1:] = (whole.block[1:] != whole.block[:-1]) | (whole.sample[1:] != whole.sample[:-1])
-    whole = whole._rows(np.flatnonzero(fresh))
-    rank = np.arange(len(whole)) - np.searchsorted(whole.block, whole.block)
-    whole = whole._rows(np.flatnonzero(rank < k))
-    if len(whole) > bound:
-        best = np.lexsort((whole.sample, whole.block, -whole.score))[:bound]
-        whole = whole._rows(np.sort(best))
-    return whole
+    best = Best(tops[0].k, tops[0].bound)
+    for top in tops:
+        best.take(top)
+    return best.top()
+
+
+def narrowed(parts: Sequence[Rows], k: int, bound: int) -> Rows:
+    """The best rows of all parts, in no order: ``k`` of every block, then ``bound`` of these."""
+    rows = Rows(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)))
+    if not _apart(parts):
+        order = np.lexsort((rows.sample, rows.block))
+        block, sample = rows.block[order], rows.sample[order]
+        again = (block[1:] == block[:-1]) & (sample[1:] == sample[:-1])
+        rows = rows.at(order[np.r_[True, ~again]])
+    many = np.flatnonzero((np.bincount(rows.block) > k)[rows.block])
+    if len(many):
+        some = rows.at(many)
+        order = np.lexsort((some.sample, -some.score, some.block))
+        block = some.block[order]
+        rank = np.arange(len(many)) - np.searchsorted(block, block)
+        left = np.ones(len(rows), bool)
+        left[many[order[rank >= k]]] = False
+        rows = rows.at(left)
+    if len(rows) > bound:
+        cut = np.partition(rows.score, len(rows) - bound)[len(rows) - bound]
+        left = rows.score > cut
+        ties = np.flatnonzero(rows.score == cut)
+        order = np.lexsort((rows.sample[ties], rows.block[ties]))
+        left[ties[order[: bound - int(left.sum())]]] = True
+        rows = rows.at(left)
+    return rows
+
+
+def _apart(parts: Sequence[Rows]) -> bool:
+    """Whether no sample can be in two parts, as their smallest and largest numbers tell."""
+    ends = sorted((int(part.sample.min()), int(part.sample.max())) for part in parts if len(part))
+    return all(before[1] < after[0] for before, after in itertools.pairwise(ends))
+
+
+def _floors(rows: Rows, k: int, bound: int, blocks: int) -> Floats:
+    """For every block the score below which a row cannot be among the best any more."""
+    worst = np.full(blocks, np.inf)
+    np.minimum.at(worst, rows.block, rows.score)
+    worst[np.bincount(rows.block, minlength=blocks) < k] = -np.inf
+    return np.maximum(worst, rows.score.min()) if len(rows) >= bound else worst
