@@ -14,7 +14,7 @@ from nrm.errors import MemoryLimitError, NrmWarning, QuestionError
 from nrm.jobs.questions import Question
 from nrm.jobs.samples import collate
 from nrm.measure import Measure, measure
-from nrm.measure.peaks import peaks
+from nrm.measure.peaks import meeting_peaks, peaks
 from nrm.measure.scores import weights
 from nrm.questions import Layer
 
@@ -53,7 +53,8 @@ class Table:
     """A batch's answers to one question, by block: ``(batch, blocks)``.
 
     ``relevance`` are shares, ``scores`` what samples are ranked by. A question about one layer also has the neuron
-    with the largest relevance in every block (``places``), the largest activation there, and its neuron.
+    with the largest relevance in every block (``places``), the largest activation there, and its neuron. One about
+    sets of several layers, a single block, has the neuron of the last layer through which most of it flows.
     """
 
     relevance: Tensor
@@ -95,7 +96,7 @@ def ask(inquiry: Inquiry, samples: Sequence[Sample]) -> Answers:
 
 def open_measure(inquiry: Inquiry, samples: Sequence[Sample]) -> Measure:
     """The measure of some samples."""
-    inputs = _on(collate([sample.input for sample in samples]), _device(inquiry.model))
+    inputs = on_device(collate([sample.input for sample in samples]), inquiry.model)
     own = [sample.target for sample in samples if sample.target is not None]
     target = own if own else inquiry.targets
     R = measure(inquiry.model, inputs, target=target, progress=False, **inquiry.options)
@@ -135,7 +136,7 @@ def _table(R: Measure, question: Question, scale: Tensor) -> Table:
     scores = relevance * scale[:, None]
     part = question.alone
     if part is None:
-        return Table(relevance, scores)
+        return Table(relevance, scores, meeting_peaks(R, question.meeting)[1] if question.meeting else None)
     layer = part if isinstance(part, Layer) else part.layer
     places = peaks(R, part, R(layer))[1]
     if layer.consumer is not None or layer in R.biases:  # no tensors of their own
@@ -150,9 +151,10 @@ def _numbers(found: Tensor | str, count: int) -> list[int]:
     return [int(i) for i in found.tolist()]
 
 
-def _device(model: nn.Module) -> torch.device:
+def on_device(inputs: Any, model: nn.Module) -> Any:
+    """Inputs on the device of a model."""
     tensor = next(model.parameters(), None)
-    return torch.device("cpu") if tensor is None else tensor.device
+    return inputs if tensor is None else _on(inputs, tensor.device)
 
 
 def _on(inputs: Any, device: torch.device) -> Any:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nrm.errors import QuestionError
-from nrm.jobs.answers import Failure
+from nrm.jobs.answers import Failure, on_device
 from nrm.jobs.datasets import is_map, load
+from nrm.jobs.questions import Question
 from nrm.jobs.ranking import Hit
+from nrm.jobs.samples import collate
 from nrm.jobs.store import Store
-from nrm.measure import measure
-from nrm.measure.peaks import Box, Fields
-from nrm.questions import Layer
+from nrm.measure import Measure, measure
+from nrm.measure.peaks import Box, Fields, last_set, meeting_peaks
+from nrm.questions import Layer, Set
 from nrm.results import load as load_results
 from nrm.results import save as save_results
 
@@ -25,14 +29,17 @@ SIDE = 96
 class Crops:
     """Cuts the receptive fields of peaks out of the images of a data set.
 
-    ``layer`` is where the peaks are, None for whole images. Fields follow from the geometry of the network for images
-    of the size of the first one, and are known after one measure.
+    ``blocks`` are the sets whose samples are shown, several for a pair; without any, or without a model, images stay
+    whole. Fields follow from the geometry of the network for images of the size of the first one, and are known after
+    one measure. The peak of a pair that a job left open takes a measure of its sample. ``options`` are those of
+    :func:`nrm.measure` that the job had.
     """
 
-    def __init__(self, model: torch.nn.Module, dataset: Any, layer: Layer | None = None, **options: Any) -> None:
+    def __init__(self, model: nn.Module | None, dataset: Any, *blocks: Set | Layer, **options: Any) -> None:
         if not is_map(dataset):
             raise QuestionError("crops need samples by their number", expected="a map-style data set")
-        self._dataset, self._layer, self._model, self._options = dataset, layer, model, options
+        self._model, self._dataset, self._options = model, dataset, options
+        self._blocks = blocks if model is not None else ()
         self._fields: dict[tuple[int, ...], tuple[Fields, tuple[int, ...]]] = {}
 
     def of(self, hit: Hit) -> Tensor:
@@ -50,48 +57,70 @@ class Crops:
 
     def image(self, sample: int) -> Tensor:
         """The input of a sample, which must be a picture."""
-        found = load(self._dataset, sample, None)
-        if isinstance(found, Failure):
-            raise QuestionError("a sample cannot be read", where=f"sample {sample}", got=found.text)
-        image = found.input
+        image = self._read(sample)
         if not isinstance(image, Tensor) or image.ndim != 3 or image.shape[0] not in (1, 3):
             raise QuestionError("the sample is not a picture", where=f"sample {sample}", expected="(1 or 3, H, W)")
         return image.detach().cpu().float()
 
+    def locate(self, hit: Hit) -> Hit:
+        """The hit with the place of its peak, as far as there is one."""
+        sets = Question(self._blocks).meeting if len(self._blocks) > 1 else ()
+        if hit.place is not None or not sets:
+            return hit
+        target = {} if hit.target is None or hit.target < 0 else {"target": hit.target}
+        with self._measure(self._read(hit.sample), **target) as R:
+            layer, at = meeting_peaks(R, sets)
+            place = torch.unravel_index(at[0, 0], R(layer).shape[1:])
+        return replace(hit, place=tuple(int(i) for i in place))
+
     def box(self, hit: Hit, image: Tensor) -> Box:
         """The receptive field of the neuron at a hit's peak; the whole image where there is none."""
         whole = tuple((0, n) for n in image.shape[1:])
-        if hit.place is None or self._layer is None:
+        place = self.locate(hit).place
+        if place is None or not self._blocks:
             return whole
-        key = tuple(image.shape)
-        if key not in self._fields:
-            device = next((p.device for p in self._model.parameters()), torch.device("cpu"))
-            R = measure(self._model, image[None].to(device), progress=False, **self._options)
-            self._fields[key] = (Fields(R, self._layer), tuple(R.values(self._layer).shape[1:]))
-        fields, shape = self._fields[key]
-        flat = 0
-        for i, n in zip(hit.place, shape, strict=True):
-            flat = flat * n + i
-        box = fields.of(flat)
+        if tuple(image.shape) not in self._fields:
+            self._fields[tuple(image.shape)] = self._follow(image)
+        fields, shape = self._fields[tuple(image.shape)]
+        box = fields.of(int(np.ravel_multi_index(place, shape)) if shape else 0)
         return box if len(box) == 2 and all(b > a for a, b in box) else whole
+
+    def _follow(self, image: Tensor) -> tuple[Fields, tuple[int, ...]]:
+        R = self._measure(image)
+        block = self._blocks[0]
+        layer = (
+            block if isinstance(block, Layer) else last_set(R, [b for b in self._blocks if isinstance(b, Set)]).layer
+        )
+        return Fields(R, layer), tuple(R.values(layer).shape[1:])
+
+    def _measure(self, item: Any, **changes: Any) -> Measure:
+        assert self._model is not None
+        options = {"progress": False} | self._options | changes
+        return measure(self._model, on_device(collate([item]), self._model), **options)
+
+    def _read(self, sample: int) -> Any:
+        found = load(self._dataset, sample, None)
+        if isinstance(found, Failure):
+            raise QuestionError("a sample cannot be read", where=f"sample {sample}", got=found.text)
+        return found.input
 
 
 FILE = "crops.safetensors"
 
 
 def keep_crops(
-    store: Store, model: torch.nn.Module, dataset: Any, *blocks: Any, k: int = 9, by: str = "relevance", **options: Any
+    store: Store, model: nn.Module, dataset: Any, *blocks: Any, k: int = 9, by: str = "relevance", **options: Any
 ) -> None:
     """Writes the crops of some blocks into the store, so that galleries need neither model nor data set.
 
-    ``blocks`` are sets such as ``a.channel(12)``, or tuples of them; pairs have whole images. ``options`` are those of
-    :func:`nrm.measure` that make the network's capture possible.
+    ``blocks`` are sets such as ``a.channel(12)``, or tuples of them for pairs. ``options`` are those of
+    :func:`nrm.measure` that the job had.
     """
     path = store.path / FILE
     known: dict[str, Any] = dict(load_results(path).tensors) if path.exists() else {}
     for block in blocks:
         parts = block if isinstance(block, tuple) else (block,)
-        crops = Crops(model, dataset, parts[0].layer if len(parts) == 1 else None, **options)
+        crops = Crops(model, dataset, *parts, **options)
         for rank, hit in enumerate(store.top(*parts, k=k, by=by)):
             known[crop_name(parts, by, rank)] = crops.of(hit)
     save_results(path, **known)

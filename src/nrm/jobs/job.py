@@ -19,7 +19,7 @@ from nrm.jobs.questions import Question, fingerprint
 from nrm.jobs.tally import Limits, Tally
 from nrm.measure import Measure
 from nrm.measure.origin import model_digest
-from nrm.measure.peaks import block_shape
+from nrm.measure.peaks import block_shape, meeting_peaks
 from nrm.questions import Layer, Partition, Stack
 
 SCHEMA = 1
@@ -135,8 +135,7 @@ def _describe(R: Measure, question: Question) -> Facts:
     shape = list(R(*question.parts).shape[1:])
     parts = [part for part in question.parts if not isinstance(part, Stack)]
     plain = len(parts) == len(question.parts) and (len(parts) > 1 or question.alone is not None)
-    alone = question.alone
-    layer = None if alone is None else alone if isinstance(alone, Layer) else alone.layer
+    layer = _peak_layer(R, question)
     return {
         "text": question.text,
         "digest": question.digest(),
@@ -151,6 +150,14 @@ def _describe(R: Measure, question: Question) -> Facts:
         ],
         "layer": None if layer is None else [str(layer), list(R(layer).shape[1:])],
     }
+
+
+def _peak_layer(R: Measure, question: Question) -> Layer | None:
+    """The layer whose neurons are the places of a question's blocks."""
+    alone = question.alone
+    if alone is not None:
+        return alone if isinstance(alone, Layer) else alone.layer
+    return meeting_peaks(R, question.meeting)[0] if question.meeting else None
 
 
 def identity(job: Job, R: Measure) -> Facts:

@@ -42,16 +42,24 @@ class Question:
     def alone(self) -> Part | None:
         """The only part of a question about one tensor."""
         part = self.parts[0]
-        if len(self.parts) > 1 or isinstance(part, Stack | Formula):
-            return None
-        steps = (isinstance(part, Partition) and part.kind == "steps") or (
-            isinstance(part, Set) and part.expression[0] == "steps"
-        )
-        return None if steps else part
+        return part if len(self.parts) == 1 and isinstance(part, Part) and not _has_steps(part) else None
+
+    @property
+    def meeting(self) -> tuple[Set, ...]:
+        """The sets of a question about several of them, each of one tensor: together they are one block."""
+        sets = tuple(part for part in self.parts if isinstance(part, Set) and not _has_steps(part))
+        return sets if 1 < len(sets) == len(self.parts) else ()
 
     def digest(self) -> str:
         """The same for equal questions in every process, masks and labels included."""
         return fingerprint(self.parts)
+
+
+def _has_steps(part: Part) -> bool:
+    """Whether it is about several tensors: the steps of a recurrent layer."""
+    return (isinstance(part, Partition) and part.kind == "steps") or (
+        isinstance(part, Set) and part.expression[0] == "steps"
+    )
 
 
 def fingerprint(value: Any) -> str:

@@ -24,7 +24,11 @@ from nrm.questions import Layer, Partition, Set
 
 @dataclass(frozen=True)
 class Hit:
-    """One of the best samples of a block: its number, its score, and the neuron of the layer where the block peaks."""
+    """One of the best samples of a block: its number, its score, and the neuron of the layer where the block peaks.
+
+    A pair peaks at the neuron of its last layer that has most of the pair's relevance; jobs about whole tables of
+    pairs leave that open, and :meth:`nrm.jobs.Crops.locate` finds it.
+    """
 
     sample: int
     score: float
@@ -117,7 +121,7 @@ class Ranking(ABC):
         if not 0 < wanted <= self.facts["k"]:
             raise QuestionError("not so many are kept", got=f"k={k}", expected=f"1 to {self.facts['k']}")
         rows = self._top(question, by, block)
-        if by == "activation" and facts["layer"] is None:
+        if by == "activation" and (facts["layer"] is None or len(facts["parts"]) > 1):
             raise QuestionError("blocks of several layers have no activation", got=facts["text"])
         chosen = [rows.sample[:wanted].tolist(), rows.score[:wanted].tolist(), rows.place[:wanted].tolist()]
         lines = self._lines(chosen[0])

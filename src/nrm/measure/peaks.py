@@ -37,6 +37,19 @@ def peaks(R: Measure, part: Layer | Partition | Set, values: Tensor) -> tuple[Te
     return best, at
 
 
+def meeting_peaks(R: Measure, sets: Sequence[Set]) -> tuple[Layer, Tensor]:
+    """Where sets of several layers meet: the layer nearest to the output, and its neuron that has most of their joint
+    relevance, as a flat index of the layer: ``(batch, 1)``.
+    """
+    last = last_set(R, sets)
+    return last.layer, peaks(R, last, R(last.layer, *sets))[1]
+
+
+def last_set(R: Measure, sets: Sequence[Set]) -> Set:
+    """The set of the layer nearest to the output."""
+    return max(sets, key=lambda s: R._places.resolve(s.layer)[0].order)
+
+
 def block_shape(R: Measure, part: Layer | Partition | Set | Formula) -> tuple[int, ...]:
     """The axes that a part of a question gives to its answers."""
     if isinstance(part, Set | Formula):

@@ -29,12 +29,12 @@ def gallery(
         blocks: sets such as ``a.channel(12)``, or tuples of them for pairs.
         k: how many samples.
         by: ``"relevance"`` or ``"activation"``.
-        model: with ``dataset``, the samples are cut to the receptive field of the neuron where the block peaks;
-            samples of pairs are shown as a whole, and all of them without a model.
+        model: with ``dataset``, the samples are cut to the receptive field of the neuron where the block peaks (of a
+            pair: where it has most of its relevance in its last layer); without it they are shown as a whole.
         dataset: the images. Without it, the crops that :func:`nrm.jobs.keep_crops` left in the store are drawn.
         title: text above the sheet.
         size: of a picture in inches.
-        options: those of :func:`nrm.measure` that the model needs.
+        options: those of :func:`nrm.measure` that the job had.
     """
     try:
         if not blocks:
@@ -72,5 +72,5 @@ def _read(
         if not isinstance(found, Store):
             raise QuestionError("a gallery needs the images", expected="dataset=, or a store with crops")
         return hits, kept_crops(found, parts, by, len(hits))
-    crops = Crops(model, dataset, parts[0].layer if len(parts) == 1 and model is not None else None, **options)
+    crops = Crops(model, dataset, *parts, **options)
     return hits, [crops.of(hit) for hit in hits]
