@@ -10,20 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from nrm.errors import JobError, QuestionError
 from nrm.extras import extra
 from nrm.jobs.answers import Failure, Sample, describe
-from nrm.jobs.questions import fingerprint
 from nrm.jobs.samples import split_label
 from nrm.measure.scores import refuse_batches
 
 AHEAD = 2
 """Batches that are read while one is being explained."""
 
-PROBES = 8
-"""Samples that tell one data set from another."""
+PIXELS = 10**8
+"""Pixels of the largest image that is read."""
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
 
@@ -67,6 +64,10 @@ class Images:
             from PIL import Image
         name = self.files[number]
         with Image.open(self.folder / name) as image:
+            if image.width * image.height > PIXELS:
+                raise QuestionError(
+                    "the image is huge", got=f"{image.width} x {image.height}", expected=f"{PIXELS} pixels"
+                )
             inputs = self.transform(image.convert("RGB"))
         group = name.rpartition("/")[0]
         return (inputs, self.classes.index(group)) if group else inputs
@@ -75,30 +76,6 @@ class Images:
 def is_map(dataset: Any) -> bool:
     """Whether samples can be had by their number."""
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-
-
-def identify(dataset: Any, targets: Any) -> dict[str, Any]:
-    """What tells a data set from another: its length, and digests of a few of its samples."""
-    facts: dict[str, Any] = {"kind": type(dataset).__qualname__, "samples": None, "probes": []}
-    if is_map(dataset):
-        count = len(dataset)
-        spread = sorted({round(i * (count - 1) / max(1, PROBES - 1)) for i in range(PROBES)}) if count else []
-        facts["samples"] = count
-        facts["probes"] = [[i, _digest(load(dataset, i, None))] for i in spread]
-    if isinstance(dataset, Images):
-        facts["files"] = fingerprint(dataset.files)
-    facts["targets"] = fingerprint(targets) if isinstance(targets, Tensor | list) else repr(targets)
-    return facts
-
-
-def _digest(loaded: Loaded) -> str:
-    if isinstance(loaded, Failure):
-        return "unreadable"
-    return fingerprint([_plain(loaded.input), loaded.label])
-
-
-def _plain(value: Any) -> Any:
-    return {str(k): _plain(v) for k, v in value.items()} if hasattr(value, "items") else value
 
 
 def read_target(targets: Any, number: int, label: int | None) -> int | None:

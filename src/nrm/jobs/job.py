@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,8 @@ import torch
 from nrm._version import __version__
 from nrm.errors import JobError, NrmError, QuestionError
 from nrm.jobs.answers import Failure, Inquiry, Sample, ask, ask_safely, open_measure
-from nrm.jobs.datasets import Loaded, batches, identify, is_map, load, load_range
+from nrm.jobs.datasets import Loaded, batches, is_map, load, load_range
+from nrm.jobs.likeness import identify
 from nrm.jobs.questions import Question, fingerprint
 from nrm.jobs.tally import Limits, Tally
 from nrm.measure import Measure
@@ -160,7 +161,7 @@ def _peak_layer(R: Measure, question: Question) -> Layer | None:
     return meeting_peaks(R, question.meeting)[0] if question.meeting else None
 
 
-def identity(job: Job, R: Measure) -> Facts:
+def identity(job: Job, R: Measure, looked: Sequence[Loaded] = ()) -> Facts:
     """What tells this job from every other: model, rules, questions, targets, data, and how it is cut into shards."""
     network = R._network
     return {
@@ -175,7 +176,7 @@ def identity(job: Job, R: Measure) -> Facts:
         "options": fingerprint({k: v for k, v in sorted(job.inquiry.options.items()) if k in ("output", "batch_dim")}),
         "weight": job.inquiry.weight,
         "questions": describe_questions(R, job.inquiry.questions),
-        "data": identify(job.dataset, job.targets if job.targets is not None else job.inquiry.targets),
+        "data": identify(job.dataset, job.inquiry.targets if job.targets is None else job.targets, looked),
         "k": job.limits.k,
         "rows": job.limits.rows,
         "per_class": list(job.limits.per_class),

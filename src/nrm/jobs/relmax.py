@@ -128,6 +128,7 @@ def _plan(
     k, batch_size = read_count(k, "samples"), read_count(batch_size, "samples")
     shard_size = max(batch_size, read_count(shard_size, "samples") // batch_size * batch_size)
     source = None if is_map(dataset) else load_all(dataset, own)
+    looked: list[Loaded] = []
     if source is None:
         R = probe(inquiry, first_samples(dataset, own))
     else:
@@ -139,7 +140,7 @@ def _plan(
         warnings.simplefilter("ignore", NrmWarning)  # the remarks of all samples are told at the end
         limits = Limits(k, read_count(rows, "rows"), choose_per_class(R, read, whole))
         job = Job(inquiry, dataset, own, limits, batch_size, shard_size, max_errors, threads)
-        return replace(job, facts=identity(job, R)), source
+        return replace(job, facts=identity(job, R, looked)), source
 
 
 def _read_targets(targets: Any, dataset: Any) -> tuple[Any, Any]:

@@ -165,12 +165,21 @@ def _refuse_other_job(known: Facts, mine: Facts, path: Path) -> None:
     plain = json.loads(json.dumps(mine))
     changed = [key for key in plain if plain[key] != known.get(key)]
     if changed:
-        lines = "; ".join(f"{key}: {_brief(plain[key])} instead of {_brief(known.get(key))}" for key in changed)
+        lines = "; ".join(line for key in changed for line in _differences(key, plain[key], known.get(key)))
         raise JobError(
             f"the store belongs to a job with another {', '.join(changed)}", where=os.fspath(path), got=lines,
             expected="the same model, data, questions and settings, to go on",
             hint="another path for the store, or the settings of its manifest",
         )  # fmt: skip
+
+
+def _differences(name: str, mine: Any, other: Any) -> Iterator[str]:
+    if isinstance(mine, dict) and isinstance(other, dict):
+        for key in sorted({*mine, *other}):
+            if mine.get(key) != other.get(key):
+                yield from _differences(f"{name} {key}", mine.get(key), other.get(key))
+    else:
+        yield f"{name}: {_brief(mine)} instead of {_brief(other)}"
 
 
 def _brief(value: Any) -> str:
