@@ -12,43 +12,13 @@ import pathlib
 import time
 
 import torch
-from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm.auto import tqdm
 
 import nrm
+from nrm.demo import read_digits, save_weights, train
+from nrm.demo.digits import LEARNED
 from nrm.search import Flow
-
-
-class DigitNet(nn.Module):
-    """Two convolutions with a residual block between them, and a linear classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
-        self.conv2 = nn.Conv2d(16, 16, 3, padding=1)
-        self.conv3 = nn.Conv2d(16, 32, 3, padding=1)
-        self.pool = nn.MaxPool2d(2)
-        self.relu1, self.relu2, self.relu3 = nn.ReLU(), nn.ReLU(), nn.ReLU()
-        self.fc = nn.Linear(32 * 2 * 2, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.relu1(self.conv1(x))
-        x = self.pool(self.relu2(self.conv2(x) + x))
-        x = self.pool(self.relu3(self.conv3(x)))
-        return self.fc(x.flatten(1))
-
-
-def trained(images: Tensor, classes: Tensor, epochs: int) -> DigitNet:
-    """A few seconds of training."""
-    model = DigitNet()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in tqdm(range(epochs), desc="training"):
-        for batch in torch.randperm(len(images)).split(64):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images[batch]), classes[batch]).backward()
-            optimizer.step()
-    return model.eval()
 
 
 def main() -> None:
@@ -57,17 +27,18 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=12, help="which test image is explained")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/digits.png"))
+    parser.add_argument("--save", type=pathlib.Path, help="write the weights there (those of `nrm demo` are made so)")
     options = parser.parse_args()
 
     torch.manual_seed(0)
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
-    classes = torch.tensor(digits.target)
-    model = trained(images[:1500], classes[:1500], options.epochs)
-    test, truth = images[1500:], classes[1500:]
+    images, classes = read_digits()
+    model = train(images[:LEARNED], classes[:LEARNED], tqdm(range(options.epochs), desc="training"))
+    if options.save:
+        save_weights(model, options.save)
+    test, truth = images[LEARNED:], classes[LEARNED:]
     with torch.no_grad():
         accuracy = float((model(test).argmax(1) == truth).float().mean())
-    print(f"a network trained on {1500} digits; accuracy on {len(test)} others: {accuracy:.1%}\n")
+    print(f"a network trained on {LEARNED} digits; accuracy on {len(test)} others: {accuracy:.1%}\n")
 
     image = test[options.sample : options.sample + 1]
     begin = time.perf_counter()

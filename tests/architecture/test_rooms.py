@@ -36,6 +36,7 @@ ORDER = [
     "compat",
     "testing",
     "reproduce",
+    "demo",
     "cli",
     "__main__",
 ]
