@@ -77,5 +77,9 @@ class JobError(NrmError):
     """A dataset job that cannot go on: too many bad samples, a store of another job, a full disk, lost workers."""
 
 
+class InputError(NrmError):
+    """Something handed to a command that cannot be used: a model, a file of weights, an input, names, an option."""
+
+
 class NrmWarning(UserWarning):
     """A number that deserves a second look: mass in sinks, cancellation, a near-zero condition."""

@@ -50,6 +50,7 @@ EXTRAS = {
     "torchvision",
     "torch_geometric",
     "transformers",
+    "timm",
     "pandas",
     "pyarrow",
     "duckdb",

@@ -1,92 +1,48 @@
-"""The commands, each a thin door to a function of the library."""
+"""The door of the command line: runs a command, and says what went wrong in one form."""
 
+from __future__ import annotations
+
+import importlib
+import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Sequence
 
-from nrm._version import __version__
-from nrm.errors import NrmError
-from nrm.extras import MissingExtraError, extra
-from nrm.reproduce import EXPERIMENTS, reproduce
-from nrm.reproduce.store import Unit
+from nrm.cli.answers import complaint
+from nrm.cli.output import COMMAND, as_text, document
+from nrm.errors import CaptureError, InputError, NrmError, QuestionError, ResultFileError, RuleError
+from nrm.extras import extra
+
+FAILED, BAD, STOPPED = 1, 2, 130
+BAD_INPUT = (InputError, QuestionError, CaptureError, RuleError, ResultFileError)
+"""What a command refuses because of what it was given; nothing has been written then."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; the exit code is 0 if all went well, 1 after a complaint, 2 for a command that makes no sense."""
+    """Runs a command; the exit code is 0 if all went well, 1 if something failed, 2 for input that makes no sense."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    COMMAND.set(f"python -m nrm {shlex.join(given)}")
     try:
-        command = _command()
-    except MissingExtraError as error:
-        print(error, file=sys.stderr)
-        return 1
-    try:
-        found = command(args=None if arguments is None else list(arguments), prog_name="nrm", standalone_mode=False)
+        with extra("cli", "the command line"):
+            room = importlib.import_module("nrm.cli.commands")
+        found = room.make_command()(args=given, prog_name="nrm", standalone_mode=False)
         return int(found or 0)
     except NrmError as error:
-        print(error, file=sys.stderr)
-        return 1
+        return _complain(error, given)
+    except KeyboardInterrupt as stop:
+        print(str(stop) or "stopped", file=sys.stderr)
+        return STOPPED
     except Exception as error:  # what the parser has to say, in its own words
         show = getattr(error, "show", None)
         if show is None:
             if type(error).__name__ == "Abort":
-                return 130
+                return STOPPED
             raise
         show()
-        return int(getattr(error, "exit_code", 2))
+        return int(getattr(error, "exit_code", BAD))
 
 
-def _command() -> Any:
-    with extra("cli", "the command line"):
-        import typer
-
-    app = typer.Typer(no_args_is_help=True, add_completion=False, help="Normalized relevance measures.")
-
-    @app.callback()
-    def root() -> None:
-        pass
-
-    @app.command()
-    def version() -> None:
-        """Print the version."""
-        typer.echo(__version__)
-
-    names = ", ".join([*EXPERIMENTS, "all"])
-
-    @app.command("reproduce", help=f"Run an experiment of the paper: {names}.")
-    def run(
-        experiment: Annotated[str, typer.Argument(help=names)],
-        samples: Annotated[int | None, typer.Option(help="Number of samples (of training seeds: rnn).")] = None,
-        third: Annotated[int | None, typer.Option(help="Number of samples for tables of third order.")] = None,
-        data: Annotated[Path | None, typer.Option(help="Folder with data and weights; else downloads.")] = None,
-        out: Annotated[Path, typer.Option(help="Where results go; finished parts are kept there.")] = Path("out"),
-        embedded: Annotated[bool, typer.Option(help="Small networks on the digits of scikit-learn; no data.")] = False,
-    ) -> None:
-        for name in EXPERIMENTS if experiment == "all" else [experiment]:
-            folder = reproduce(
-                name, data=data, out=out, samples=samples, third=third, embedded=embedded, track=_tracker(name)
-            )
-            _show(folder)
-
-    return typer.main.get_command(app)
-
-
-def _tracker(name: str) -> Any:
-    with extra("cli", "the command line"):
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    def track(units: Sequence[Unit]) -> Iterator[Unit]:
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        with Progress(*columns, transient=True) as progress:
-            yield from progress.track(units, description=name)
-
-    return track
-
-
-def _show(folder: Path) -> None:
-    with extra("cli", "the command line"):
-        from rich.console import Console
-        from rich.markdown import Markdown
-    console = Console()
-    console.print(Markdown((folder / "table.md").read_text(encoding="utf-8")))
-    files = sorted(p.name for p in folder.iterdir() if p.is_file())
-    console.print(f"in {folder}: {', '.join(files)}")
+def _complain(error: NrmError, given: Sequence[str]) -> int:
+    print(error, file=sys.stderr)
+    if "--json" in given:
+        print(as_text(document(given[0], error=complaint(error))))
+    return BAD if isinstance(error, BAD_INPUT) else FAILED

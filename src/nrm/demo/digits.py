@@ -71,7 +71,7 @@ def train(images: Tensor, classes: Tensor, epochs: Iterable[int]) -> DigitNet:
     model = DigitNet()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in epochs:
-        for batch in torch.randperm(len(images)).split(64):
+        for batch in torch.split(torch.randperm(len(images)), 64):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images[batch]), classes[batch]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()

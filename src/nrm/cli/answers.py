@@ -1,0 +1,171 @@
+"""Answers of measures as plain data, item by item; what commands print, and what programs may call themselves."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nrm.cli.imported import describe
+from nrm.cli.inputs import Item, Sample
+from nrm.cli.models import Loaded
+from nrm.cli.output import Steps
+from nrm.errors import CaptureError, InputError, MassError, NrmError, PrecisionError
+from nrm.measure import Measure, measure
+from nrm.measure.labels import name_of
+from nrm.questions.formula import Formula
+from nrm.questions.plan import Plan
+from nrm.questions.tracked import TrackedPlan
+from nrm.report.columns import read_partitions
+from nrm.report.health import health
+from nrm.report.pictures import drawn_input
+from nrm.report.view import EFFORT, View
+
+PERSONAL = (CaptureError, MassError, PrecisionError)
+"""What may be wrong with one item and not with the next."""
+
+Data = dict[str, Any]
+
+
+def open_measure(loaded: Loaded, sample: Sample, arguments: Mapping[str, Any], steps: Steps | None = None) -> Measure:
+    """The measure of one sample; the model's own complaints are said in its words."""
+    labels: Data = {} if loaded.labels is None else {"output": loaded.labels}
+    if sample.tokens is not None:
+        labels["input"] = list(sample.tokens)
+    progress = False if steps is None else steps.listen
+    try:
+        return measure(loaded.model, sample.inputs, labels=labels or None, progress=progress, **arguments)
+    except NrmError:
+        raise
+    except Exception as error:  # code of the user's can fail in any way
+        raise InputError("the model does not take this input", got=describe(error), hint="--transform") from error
+
+
+def ask_all(
+    loaded: Loaded, items: Sequence[Item], arguments: Mapping[str, Any], steps: Steps,
+    ask: Callable[[Item, Sample, Measure], Data],
+) -> list[Data]:  # fmt: skip
+    """The answer for every item, with its name. One that cannot be read or trusted is told, and the others go on."""
+    results: list[Data] = []
+    first: NrmError | None = None
+    for item in steps.each(items, lambda item: item.name):
+        try:
+            sample = _loaded(item)
+            R = open_measure(loaded, sample, arguments, steps)
+            results.append({"input": item.name, **ask(item, sample, R)})
+        except (*PERSONAL, _UnreadableError) as error:
+            cause = error.cause if isinstance(error, _UnreadableError) else error
+            first = first or cause.at(item.name)
+            results.append({"input": item.name, "error": complaint(cause)})
+    if first is not None and all("error" in result for result in results):
+        raise first
+    return results
+
+
+class _UnreadableError(NrmError):
+    """An item that cannot be read, with the reason."""
+
+    def __init__(self, cause: NrmError) -> None:
+        super().__init__(cause.what)
+        self.cause = cause
+
+
+def _loaded(item: Item) -> Sample:
+    try:
+        return item.load()
+    except NrmError as error:
+        raise _UnreadableError(error) from error
+
+
+def complaint(error: NrmError) -> Data:
+    """An error as plain data."""
+    return {
+        "what": error.what, "where": error.where, "got": error.got, "expected": error.expected, "try": error.hint,
+    }  # fmt: skip
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------
+
+
+def decision(R: Measure) -> Data:
+    """What was predicted and what is explained."""
+    prediction = R.prediction.flatten().tolist()
+    target = R.target if isinstance(R.target, str) else R.target.flatten().tolist()
+    name = name_of(R.labels, "output", int(target[-1])) if isinstance(target, list) and target else None
+    return {"prediction": prediction, "target": target, "name": name, "value": float(R.value[0])}
+
+
+def layers_of(R: Measure) -> list[Data]:
+    """The layers of a network in the order of the forward pass."""
+    return [
+        {"name": r.name, "shape": list(r.shape), "channel_axis": r.channel, "kind": r.kind, "cut": r.is_cut,
+         "bypassed": r.bypassed, "mass": sum(r.mass)}
+        for r in R.layers
+    ]  # fmt: skip
+
+
+def partitions_of(R: Measure, parts: Sequence[Any], nodes: int) -> list[Any]:
+    """Divided layers as the measure takes them; clusters and groups are found now."""
+    return [partition for _, partition in read_partitions(R, parts, nodes)]
+
+
+def flows_of(R: Measure, parts: Sequence[Any], k: int, sign: str, effort: float) -> Data:
+    """The strongest combinations of blocks."""
+    found = R.flows(*parts, k=k, sign=sign, effort=effort)
+    listed = [
+        {"sets": [str(one) for one in flow], "relevance": flow.relevance, "certified": flow.certified}
+        for flow in found[0]
+    ]
+    return {"decision": decision(R), "flows": listed, "certified": found.certified[0], "gap": found.gap[0]}
+
+
+def event_of(R: Measure, event: Formula) -> Data:
+    """The relevance of a formula."""
+    return {"decision": decision(R), "formula": str(event), "relevance": float(R(event)[0])}
+
+
+def check_of(R: Measure) -> Data:
+    """The certificate, and its facts in words."""
+    found = R.check(strict=False)
+    return {"decision": decision(R), "ok": all(found.ok), **health(found), "certificate": found.describe()}
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------
+
+
+def line(what: str, plan: Plan | TrackedPlan, times: int = 1) -> Data:
+    """A line of a plan: what, how often, and how many forward passes of arithmetic in all."""
+    return {"what": what, "times": times, "passes": times * plan.flops / max(plan.forward, 1.0)}
+
+
+def plan_flows(R: Measure, parts: Sequence[Any], effort: float) -> list[Data]:
+    """A search for flows: their whole table if that is cheap, else a search within the effort."""
+    table = line("table of all combinations", R.plan(*parts))
+    return [table if table["passes"] <= effort else {"what": "search, at most", "times": 1, "passes": effort}]
+
+
+def plan_view(view: View, maps: bool) -> list[Data]:
+    """A view, with the maps of a report or without."""
+    R, variable = view.R, view.canvas.variable
+    lines = [line("heat map", R.plan(variable))]
+    for a, b in itertools.pairwise(view.columns):
+        lines.append(line(f"ribbons {a.column.name} - {b.column.name}", R.plan(a.groups, b.groups)))
+    lines.append({"what": "chains, at most", "times": 1, "passes": EFFORT})
+    for shown in view.columns if maps else ():
+        lines.append(line(f"maps of {shown.column.name}", R.plan(variable, shown.groups[0]), len(shown.column.nodes)))
+    lines.append(line("certificate", R.plan(drawn_input(R)), 2))
+    return lines
+
+
+def timed(make: Callable[[], Measure]) -> tuple[Measure, float]:
+    """A measure, and the seconds that it took: a forward pass, roughly."""
+    begin = time.perf_counter()
+    made = make()
+    return made, time.perf_counter() - begin
+
+
+def cost(lines: Sequence[Data], seconds: float, items: int = 1) -> Data:
+    """Lines of a plan with their sum, and how long that takes for all items, roughly."""
+    passes = sum(one["passes"] for one in lines)
+    return {"items": items, "lines": list(lines), "passes": passes, "seconds": items * (1 + passes) * seconds}

@@ -1,0 +1,269 @@
+"""Commands that ask: layers, flows, query, check."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from nrm.cli.answers import (
+    ask_all,
+    check_of,
+    cost,
+    event_of,
+    flows_of,
+    layers_of,
+    line,
+    open_measure,
+    partitions_of,
+    plan_flows,
+    timed,
+)
+from nrm.cli.inputs import Item, Sample, example_input, read_inputs
+from nrm.cli.models import RANDOM, Loaded
+from nrm.cli.notation import read_part, read_sets
+from nrm.cli.options import AsJson, DryRun, Inputs, MeasureOptions, ModelName, ModelOptions
+from nrm.cli.output import Terminal, percent
+from nrm.errors import InputError
+from nrm.extras import extra
+from nrm.measure import Measure
+from nrm.questions import query as read_query
+from nrm.questions.values import Set
+from nrm.report.pictures import drawn_input
+
+with extra("cli", "the command line"):
+    import typer
+
+Nodes = Annotated[int, typer.Option(help="Number of clusters or groups of a layer.")]
+Batch = Annotated[
+    bool | None, typer.Option("--batch/--single", help="Whether tensor files have samples first; else by their axes.")
+]
+EFFORT = 300.0
+
+
+def opened(terminal: Terminal, options: ModelOptions, name: str, **more: Any) -> Loaded:
+    """The model, and what is to be known about it."""
+    with terminal.work(f"loading {name}"):
+        loaded = options.load(name, **more)
+    for note in loaded.notes:
+        terminal.note(note)
+    return loaded
+
+
+def decided(result: Mapping[str, Any]) -> str:
+    """A line that says what was explained."""
+    found = result["decision"]
+    target = found["target"]
+    index = target if isinstance(target, str) else f"output {', '.join(map(str, target))}"
+    name = f" {found['name']!r}" if found["name"] is not None else ""
+    return f"{result['input']}: {index}{name} = {found['value']:.4g}"
+
+
+def show_results(
+    terminal: Terminal, results: Sequence[Mapping[str, Any]], show: Callable[[Any], None], head: Any = decided
+) -> int:
+    """Prints what was found for every item; the exit code is 1 if one of them failed."""
+    for result in results:
+        if "error" in result:
+            terminal.note(f"{result['input']}: {result['error']['what']} ({result['error']['got']})")
+        else:
+            terminal.title(head(result))
+            show(result)
+    return int(any("error" in result for result in results))
+
+
+def dry_run(
+    terminal: Terminal, command: str, loaded: Loaded, items: Sequence[Item], arguments: Mapping[str, Any],
+    plan: Callable[[Measure], list[dict[str, Any]]],
+) -> int:  # fmt: skip
+    """Prints what the first item would take, and all of them; the network has run once for it."""
+    with terminal.work("planning") as steps:
+        sample = items[0].load()
+        R, seconds = timed(lambda: open_measure(loaded, sample, arguments, steps))
+        found = cost(plan(R), seconds, len(items))
+    show_cost(terminal, found)
+    terminal.finish(command, model=loaded.describe(), plan=found)
+    return 0
+
+
+def show_cost(terminal: Terminal, found: Mapping[str, Any]) -> None:
+    """The lines of a plan, and what they take."""
+    rows = [(one["what"], one["times"], f"{one['passes']:.2f}") for one in found["lines"]]
+    terminal.table(["step", "times", "forward passes"], [*rows, ("total", "", f"{found['passes']:.2f}")], right=(1, 2))
+    each = f"for each of {found['items']} inputs" if found["items"] > 1 else ""
+    terminal.say(f"{each}; about {_duration(found['seconds'])} in all. Nothing was written.".lstrip("; "))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 0.1):.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def layers(
+    model: ModelName,
+    given: Annotated[list[str] | None, typer.Argument(metavar="[INPUT]", help="An input, for the masses.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Shape of a made-up input where none is given: 3,224,224.")] = None,
+    *,
+    options: ModelOptions,
+    settings: MeasureOptions,
+    json: AsJson = False,
+) -> int:
+    """The layers of a network: name, shape, channel axis, kind, whether every walk passes it, and its mass."""
+    terminal = Terminal(json)
+    if given and (shape is not None or len(given) > 1):
+        raise InputError("layers are those of one input", got=f"{len(given)} inputs", expected="one, or --shape")
+    untrained = not given and options.weights is None and model.partition(":")[0] in ("torchvision", "timm")
+    loaded = opened(terminal, options, model, **({"weights": RANDOM} if untrained else {}))
+    with terminal.work("running the network") as steps:
+        if given:
+            items = read_inputs(loaded, given)
+            sample, source = items[0].load(), items[0].name
+        else:
+            made, source = example_input(loaded, None if shape is None else read_shape(shape))
+            sample = Sample(made)
+        R = open_measure(loaded, sample, settings.arguments(loaded), steps)
+        found = layers_of(R)
+    if not given:
+        terminal.note(f"shapes are those for {source}; an INPUT or --shape gives others, and an INPUT masses")
+        found = [{**row, "mass": None} for row in found]
+    heads, rows = ["name", "shape", "channels", "kind", "cut", "mass"], []
+    for row in found:
+        axis = "" if row["channel_axis"] is None else f"axis {row['channel_axis']}"
+        size = "x".join(map(str, row["shape"])) or "1"
+        mass = "" if row["mass"] is None else percent(row["mass"])
+        rows.append((row["name"], size, axis, row["kind"], "yes" if row["cut"] else "", mass))
+    terminal.table(heads[: 6 if given else 5], [row[: 6 if given else 5] for row in rows], right=(5,))
+    terminal.finish("layers", model=loaded.describe(), input=source, layers=found)
+    return 0
+
+
+def read_shape(text: str) -> list[int]:
+    """The sizes of a shape.
+
+    >>> read_shape("3,224,224"), read_shape("3x8x8")
+    ([3, 224, 224], [3, 8, 8])
+    """
+    sizes = text.replace("x", ",").split(",")
+    if not all(size.strip().isdigit() and int(size) > 0 for size in sizes):
+        raise InputError("not a shape", got=text, expected="sizes without the sample axis, such as 3,224,224")
+    return [int(size) for size in sizes]
+
+
+def flows(
+    model: ModelName,
+    given: Inputs,
+    layer: Annotated[
+        list[str], typer.Option("--layer", "-l", help="A layer, features.26, .positions, .clusters, or a set.")
+    ],
+    k: Annotated[int, typer.Option("-k", help="How many flows.")] = 10,
+    sign: Annotated[str, typer.Option(help="+ the largest, - the most negative, abs of either sign.")] = "+",
+    effort: Annotated[float, typer.Option(help="Forward passes that a search may take.")] = EFFORT,
+    nodes: Nodes = 8,
+    batch: Batch = None,
+    *,
+    options: ModelOptions,
+    settings: MeasureOptions,
+    dry: DryRun = False,
+    json: AsJson = False,
+) -> int:
+    """The combinations of blocks, one of every layer, through which most of the decision flowed; exact."""
+    terminal = Terminal(json)
+    parts = [read_part(text) for text in layer]
+    if all(isinstance(part, Set) for part in parts):
+        raise InputError("flows go through divided layers", got=", ".join(layer), expected="--layer features.28")
+    loaded = opened(terminal, options, model)
+    items = read_inputs(loaded, given, batch=batch)
+    arguments = settings.arguments(loaded)
+
+    def blocks(R: Measure) -> list[Any]:
+        divided = iter(partitions_of(R, [part for part in parts if not isinstance(part, Set)], nodes))
+        return [part if isinstance(part, Set) else next(divided) for part in parts]
+
+    if dry:
+        return dry_run(terminal, "flows", loaded, items, arguments, lambda R: plan_flows(R, blocks(R), effort))
+    with terminal.work("flows") as steps:
+        results = ask_all(
+            loaded, items, arguments, steps, lambda item, sample, R: flows_of(R, blocks(R), k, sign, effort)
+        )
+
+    def show(result: Mapping[str, Any]) -> None:
+        rows = [(i + 1, percent(f["relevance"]), " & ".join(f["sets"])) for i, f in enumerate(result["flows"])]
+        terminal.table(["", "share", "flow"], rows, right=(0, 1))
+        if not result["certified"]:
+            gap = result["gap"]
+            more = "" if gap is None or math.isinf(gap) else f"; one may have {percent(gap)} more than the last"
+            terminal.say(f"not certified, flows may be missing{more} (--effort)")
+
+    code = show_results(terminal, results, show)
+    terminal.finish("flows", model=loaded.describe(), layers=layer, results=results)
+    return code
+
+
+def query(
+    formula: Annotated[str, typer.Argument(help='Such as "fin AND NOT net".')],
+    model: ModelName,
+    given: Inputs,
+    named: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="A named set: fin=features.28.channel(12).")
+    ] = None,
+    sets: Annotated[Path | None, typer.Option(help="File with named sets: lines as in --set, or JSON.")] = None,
+    batch: Batch = None,
+    *,
+    options: ModelOptions,
+    settings: MeasureOptions,
+    dry: DryRun = False,
+    json: AsJson = False,
+) -> int:
+    """How much of the decision flowed as a formula says: NOT, AND, XOR, OR, IMPLIES of named sets."""
+    terminal = Terminal(json)
+    known = read_sets(named or [], sets)
+    event = read_query(formula, known)
+    loaded = opened(terminal, options, model)
+    items = read_inputs(loaded, given, batch=batch)
+    arguments = settings.arguments(loaded)
+    if dry:
+        plan = lambda R: [line(str(event), R.plan(event))]  # noqa: E731
+        return dry_run(terminal, "query", loaded, items, arguments, plan)
+    with terminal.work("query") as steps:
+        results = ask_all(loaded, items, arguments, steps, lambda item, sample, R: event_of(R, event))
+
+    def show(result: Mapping[str, Any]) -> None:
+        terminal.say(f"  {percent(result['relevance'])} of it flowed through {result['formula']}")
+
+    code = show_results(terminal, results, show)
+    written = {name: [str(one) for one in found] for name, found in known.items()}
+    terminal.finish("query", model=loaded.describe(), formula=formula, sets=written, results=results)
+    return code
+
+
+def check(
+    model: ModelName,
+    given: Inputs,
+    batch: Batch = None,
+    *,
+    options: ModelOptions,
+    settings: MeasureOptions,
+    dry: DryRun = False,
+    json: AsJson = False,
+) -> int:
+    """The certificate: does mass hold, and how far may the numbers be trusted? The exit code is 1 if they may not."""
+    terminal = Terminal(json)
+    loaded = opened(terminal, options, model)
+    items = read_inputs(loaded, given, batch=batch)
+    arguments = settings.arguments(loaded)
+    if dry:
+        plan = lambda R: [line("sweeps", R.plan(drawn_input(R)), 2)]  # noqa: E731
+        return dry_run(terminal, "check", loaded, items, arguments, plan)
+    with terminal.work("check") as steps:
+        results = ask_all(loaded, items, arguments, steps, lambda item, sample, R: check_of(R))
+
+    def show(result: Mapping[str, Any]) -> None:
+        terminal.say(result["verdict"])
+        rows = [(fact["name"], fact["number"], fact["text"]) for fact in result["facts"]]
+        terminal.table(["", "", ""], rows, right=(1,))
+        for note in result["notes"]:
+            terminal.say(note)
+
+    code = show_results(terminal, results, show)
+    terminal.finish("check", model=loaded.describe(), results=results)
+    return code or int(not all(result["ok"] for result in results if "error" not in result))

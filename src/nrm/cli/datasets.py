@@ -1,0 +1,208 @@
+"""The command for data sets: the samples in which blocks count most."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from nrm.cli.answers import Data, cost, line, open_measure, timed
+from nrm.cli.ask import opened, show_cost
+from nrm.cli.inputs import TENSORS, Sample, as_batch, on_device, read_tensors
+from nrm.cli.models import Loaded
+from nrm.cli.notation import read_question
+from nrm.cli.options import AsJson, DryRun, MeasureOptions, ModelName, ModelOptions
+from nrm.cli.output import Terminal, percent
+from nrm.errors import InputError, NrmError
+from nrm.extras import extra
+from nrm.jobs import relmax as run_relmax
+from nrm.jobs.datasets import Images
+from nrm.jobs.ranking import Ranking
+from nrm.jobs.samples import split_label
+from nrm.plot import gallery
+from nrm.plot.pictures import read_image
+from nrm.questions.values import Partition, Set
+from nrm.results import replacing
+
+with extra("cli", "the command line"):
+    import typer
+
+PICTURES = (".png", ".svg", ".pdf")
+SHOWN, WIDE = 5, 9
+"""How many samples of a block are printed, and drawn on a contact sheet."""
+
+Question = tuple[Partition | Set, ...]
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How a data set is worked off; the arguments of :func:`nrm.relmax`."""
+
+    k: Annotated[int, typer.Option("-k", help="How many samples of every block are kept.")] = 40
+    store: Annotated[Path | None, typer.Option(help="Folder for results; a stopped job goes on there.")] = None
+    weight: Annotated[str, typer.Option(help="How samples are compared: logit, softmax, none.")] = "logit"
+    engine: Annotated[str, typer.Option(help="local, or ray.")] = "local"
+    workers: Annotated[int | None, typer.Option(help="Processes, or actors of Ray.")] = None
+    batch_size: Annotated[int, typer.Option(help="Samples that are explained together.")] = 16
+    shard_size: Annotated[int, typer.Option(help="Samples that are one unit of work.")] = 256
+    max_errors: Annotated[int, typer.Option(help="Samples that may fail; they are left out and listed.")] = 0
+
+
+def relmax(
+    model: ModelName,
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder of images, with folders as classes, or .npy.")],
+    ask: Annotated[
+        list[str], typer.Option("--ask", "-a", help='What is ranked: features.28, "a x b" for pairs, a set.')
+    ],
+    blocks: Annotated[int, typer.Option(help="How many blocks of every question are listed.")] = 8,
+    sheet: Annotated[Path | None, typer.Option(help="A picture of their best samples: sheet.png.")] = None,
+    *,
+    job: JobOptions,
+    options: ModelOptions,
+    settings: MeasureOptions,
+    dry: DryRun = False,
+    json: AsJson = False,
+) -> int:
+    """The samples of a data set in which channels, sets or pairs have the largest relevance, and where in them."""
+    terminal = Terminal(json)
+    questions = [read_question(text) for text in ask]
+    _refuse(sheet, blocks)
+    loaded = opened(terminal, options, model)
+    dataset = read_dataset(loaded, data)
+    if sheet is not None:
+        _refuse_no_picture(dataset)
+    own = settings.target == "label"
+    arguments = replace(settings, target=None if own else settings.target).arguments(loaded)
+    if dry:
+        return _dry_run(terminal, loaded, dataset, questions, arguments)
+    targets = "label" if own else arguments.pop("target")
+    arguments.pop("target", None)
+    with terminal.warnings():
+        shown = None if terminal.interactive else False
+        found = run_relmax(
+            loaded.model, dataset, *questions, targets=targets, progress=shown, **asdict(job), **arguments
+        )
+        results = [ranking_of(found, n, question, blocks, dataset) for n, question in enumerate(questions)]
+        if sheet is not None:
+            draw_sheet(sheet, found, questions, blocks, loaded, dataset, arguments)
+    for result in results:
+        _show(terminal, result)
+    errors = [{"sample": sample, "name": name_of(dataset, sample), "error": text} for sample, text in found.errors]
+    for error in errors:
+        terminal.note(f"left out: {error['name']}: {error['error']}")
+    files = [str(path) for path in (job.store, sheet) if path is not None]
+    if files:
+        terminal.say(f"written: {', '.join(files)}")
+    facts = {"model": loaded.describe(), "samples": found.count, "errors": errors}
+    terminal.finish("relmax", **facts, results=results, files=files)
+    return 0
+
+
+def read_dataset(loaded: Loaded, path: Path) -> Any:
+    """A data set of samples without a sample axis: a folder of images, or the samples of a file of tensors."""
+    if path.is_dir():
+        if loaded.transform is None:
+            raise InputError("the model takes no images", got=str(path), where=loaded.name)
+        images = Images(path, loaded.transform.of)
+        if not len(images):
+            raise InputError("the folder has no images", got=str(path))
+        return images
+    if not path.is_file() or path.suffix.lower() not in TENSORS:
+        expected = f"a folder of images, or a file ({', '.join(TENSORS)}) with samples first"
+        raise InputError("not a data set", got=str(path), expected=expected)
+    return [_without_axis(sample.inputs) for sample in read_tensors(path, loaded, batch=True)]
+
+
+def _without_axis(inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return {name: value[0] for name, value in inputs.items()}
+    return inputs[0]
+
+
+def name_of(dataset: Any, number: int) -> str:
+    """What a person calls a sample."""
+    return str(dataset.files[number]) if isinstance(dataset, Images) else f"sample {number}"
+
+
+def ranking_of(found: Ranking, number: int, question: Question, blocks: int, dataset: Any) -> Data:
+    """The blocks of the question of this number with the largest mean share, and the best samples of each."""
+    listed = []
+    for sets, mean in best_blocks(found, number, question, blocks):
+        hits = found.top(*sets)
+        samples = [
+            {"sample": hit.sample, "name": name_of(dataset, hit.sample), "score": hit.score, "place": hit.place}
+            for hit in hits
+        ]
+        row = {"block": " x ".join(map(str, sets)), "mean": mean, "samples": samples, "complete": hits.complete}
+        listed.append(row)
+    return {"question": " x ".join(map(str, question)), "blocks": listed}
+
+
+def best_blocks(
+    found: Ranking, number: int, question: Question, count: int
+) -> Iterator[tuple[tuple[Partition | Set, ...], float]]:
+    """The sets of the best blocks of a question, with their mean share."""
+    shapes = [part["shape"] for part in found.facts["questions"][number]["parts"]]
+    for index, mean in found.best(*question, k=count):
+        places = iter(index)
+        sets = []
+        for part, shape in zip(question, shapes, strict=True):
+            at = tuple(next(places) for _ in shape)
+            sets.append(part[at[0] if len(at) == 1 else at] if isinstance(part, Partition) else part)
+        yield tuple(sets), mean
+
+
+def draw_sheet(
+    path: Path, found: Ranking, questions: Sequence[Question], blocks: int, loaded: Loaded, dataset: Any,
+    arguments: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """A contact sheet: a row for every block, with its best samples."""
+    with extra("viz", "contact sheets"):
+        import matplotlib.pyplot as plt
+    rows = [sets for n, question in enumerate(questions) for sets, _ in best_blocks(found, n, question, blocks)]
+    wide = min(WIDE, found.facts["k"])
+    figure = gallery(found, *rows, k=wide, model=loaded.model, dataset=dataset, **arguments)
+    with replacing(path) as new:
+        figure.savefig(new, format=path.suffix[1:].lower(), dpi=150)
+    plt.close(figure)
+
+
+def _refuse(sheet: Path | None, blocks: int) -> None:
+    """Complains about what cannot be, before anything is computed."""
+    if sheet is not None and (sheet.suffix.lower() not in PICTURES or not sheet.absolute().parent.is_dir()):
+        expected = f"a file ({', '.join(PICTURES)}) in a folder that exists"
+        raise InputError("the contact sheet cannot be written there", got=str(sheet), expected=expected)
+    if blocks < 1:
+        raise InputError("not a number of blocks", got=str(blocks), expected="at least 1")
+
+
+def _refuse_no_picture(dataset: Any) -> None:
+    if not isinstance(dataset, Images):
+        try:
+            read_image(dataset[0])
+        except (NrmError, ValueError, TypeError) as error:
+            raise InputError(
+                "a contact sheet needs pictures", got="samples that are none", hint="no --sheet"
+            ) from error
+
+
+def _dry_run(
+    terminal: Terminal, loaded: Loaded, dataset: Any, questions: Sequence[Question], arguments: Mapping[str, Any]
+) -> int:
+    with terminal.work("planning"):
+        inputs, _ = split_label(dataset[0])
+        sample = Sample(on_device(loaded, as_batch(inputs)))
+        R, seconds = timed(lambda: open_measure(loaded, sample, arguments))
+        lines = [line(" x ".join(map(str, question)), R.plan(*question)) for question in questions]
+        found = cost(lines, seconds, len(dataset))
+    show_cost(terminal, found)
+    terminal.finish("relmax", model=loaded.describe(), plan=found)
+    return 0
+
+
+def _show(terminal: Terminal, result: Mapping[str, Any]) -> None:
+    terminal.title(f"{result['question']}: the blocks with the largest mean share")
+    rows = []
+    for row in result["blocks"]:
+        best = ", ".join(f"{one['name']} ({one['score']:.3g})" for one in row["samples"][:SHOWN])
+        rows.append((row["block"], percent(row["mean"]), best))
+    terminal.table(["block", "mean", "best samples"], rows, right=(1,))

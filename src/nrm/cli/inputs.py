@@ -1,0 +1,242 @@
+"""What is explained: images, folders of them, tensors in files, texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from nrm.cli.imported import describe
+from nrm.cli.models import Loaded
+from nrm.errors import InputError, NrmError
+from nrm.explorer.items import MOST_BYTES, SUFFIXES, batched, read_image
+from nrm.extras import extra
+
+TENSORS = (".npy", ".safetensors")
+TEXTS = (".txt",)
+
+
+class Sample(NamedTuple):
+    """The inputs of one sample, a batch of one, and the texts of its tokens if it is a text that was read."""
+
+    inputs: Any
+    tokens: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """Something to explain, by name. What a folder holds is read when it is asked for, everything else at once."""
+
+    name: str
+    load: Callable[[], Sample]
+
+
+def read_inputs(loaded: Loaded, given: Sequence[str], *, batch: bool | None = None) -> list[Item]:
+    """The items that the arguments of a command name: files, folders, and texts for models that read them.
+
+    A file of a tensor holds one sample, or several along its first axis: as ``batch`` says, else by its axes (one and
+    three are those of a single sample). Several tensors in one file are the arguments of the model by name.
+    """
+    items = [item for text in given for item in _items(loaded, text, batch)]
+    if not items:
+        raise InputError("nothing to explain", expected="an image, a folder, a file of tensors or a text")
+    return items
+
+
+def _items(loaded: Loaded, text: str, batch: bool | None) -> Iterator[Item]:
+    path = Path(text)
+    suffix = path.suffix.lower()
+    try:
+        there = path.exists()
+    except OSError:  # a long text is no name of a file
+        there = False
+    if there and path.is_dir():
+        yield from _folder(loaded, path, batch)
+    elif suffix in (*TENSORS, *TEXTS, *SUFFIXES) or there:
+        if not there:
+            raise InputError("no such file", got=text)
+        yield from _file(loaded, path, batch)
+    else:
+        sample = _tokens(loaded, text)
+        yield Item(text if len(text) <= 60 else f"{text[:57]}...", lambda: sample)
+
+
+def _file(loaded: Loaded, path: Path, batch: bool | None) -> Iterator[Item]:
+    """The items of one file, read now."""
+    suffix = path.suffix.lower()
+    if suffix in TENSORS:
+        samples = read_tensors(path, loaded, batch)
+        for i, sample in enumerate(samples):
+            yield Item(path.name if len(samples) == 1 else f"{path.name}[{i}]", _keep(sample))
+    elif suffix in TEXTS:
+        yield Item(path.name, _keep(_tokens(loaded, _read_text(path))))
+    elif suffix in SUFFIXES:
+        yield Item(path.name, _keep(_image(loaded, path)))
+    else:
+        known = ", ".join((*SUFFIXES, *TENSORS, *TEXTS))
+        raise InputError("a file of an unknown kind", got=path.name, expected=known)
+
+
+def _keep(sample: Sample) -> Callable[[], Sample]:
+    return lambda: sample
+
+
+def _folder(loaded: Loaded, folder: Path, batch: bool | None) -> Iterator[Item]:
+    """The files of a folder and below, in the order of their names; each is read when its turn comes."""
+    known = {*SUFFIXES, *TENSORS, *(TEXTS if loaded.tokenizer is not None else ())}
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix.lower() in known)
+    if not files:
+        raise InputError("the folder has nothing to explain", got=str(folder), expected=", ".join(sorted(known)))
+    for path in files:
+        name = path.relative_to(folder).as_posix()
+        if path.suffix.lower() in SUFFIXES:
+            yield Item(name, lambda path=path: _image(loaded, path))  # type: ignore[misc]
+        else:
+            yield from (
+                Item(f"{name}{item.name.removeprefix(path.name)}", item.load) for item in _file(loaded, path, batch)
+            )
+
+
+def _image(loaded: Loaded, path: Path) -> Sample:
+    if loaded.transform is None:
+        raise InputError("the model takes no images", got=path.name, where=loaded.name)
+    if path.stat().st_size > MOST_BYTES:
+        raise InputError("the image is too large", got=path.name, expected=f"at most {MOST_BYTES >> 20} MiB")
+    try:
+        image = read_image(path.read_bytes())
+    except NrmError as error:
+        raise error.at(path.name) from None
+    return Sample(on_device(loaded, as_batch(transformed(loaded, image, path.name))))
+
+
+def transformed(loaded: Loaded, image: Any, where: str) -> Any:
+    """A sample of an image; what goes wrong in a transform of the user's is said in its words."""
+    assert loaded.transform is not None
+    try:
+        return loaded.transform.of(image)
+    except NrmError:
+        raise
+    except Exception as error:  # code of the user's can fail in any way
+        what = f"the transform ({loaded.transform.text}) failed"
+        raise InputError(what, where=where, got=describe(error)) from error
+
+
+def as_batch(sample: Any) -> Any:
+    """A batch of one."""
+    if isinstance(sample, Mapping):
+        return {name: value[None] for name, value in sample.items()}
+    return batched(sample)
+
+
+def on_device(loaded: Loaded, inputs: Any) -> Any:
+    """The same where the model is."""
+    device = next((p.device for p in loaded.model.parameters()), torch.device("cpu"))
+    if isinstance(inputs, Mapping):
+        return {name: value.to(device) for name, value in inputs.items()}
+    return inputs.to(device) if isinstance(inputs, Tensor) else inputs
+
+
+# ---- tensors and texts -----------------------------------------------------------------------------------------
+
+
+def read_tensors(path: Path, loaded: Loaded, batch: bool | None) -> list[Sample]:
+    """The samples of a file of tensors, one by one."""
+    found = _read_array(path) if path.suffix.lower() == ".npy" else _read_safetensors(path)
+    if isinstance(found, Tensor):
+        single = found.ndim in (0, 1, 3) if batch is None else not batch
+        whole = found[None] if single else found
+        if loaded.tokens:
+            return [_token_ids(loaded, whole[i : i + 1], path) for i in range(len(whole))]
+        parts: list[Any] = [whole[i : i + 1] for i in range(len(whole))]
+    else:
+        counts = {len(value) if value.ndim else 0 for value in found.values()}
+        if len(counts) != 1 or 0 in counts:
+            expected = "tensors with the same number of samples along their first axis"
+            raise InputError("the tensors do not belong together", got=path.name, expected=expected)
+        parts = [{name: value[i : i + 1] for name, value in found.items()} for i in range(counts.pop())]
+    if not parts:
+        raise InputError("the file has no samples", got=path.name)
+    return [Sample(on_device(loaded, part)) for part in parts]
+
+
+def _token_ids(loaded: Loaded, ids: Tensor, path: Path) -> Sample:
+    if ids.is_floating_point() or ids.ndim != 2:
+        raise InputError("not a list of token ids", got=f"{path.name}: {ids.dtype}, shape {tuple(ids.shape)}")
+    ids = ids.long()
+    size = getattr(loaded.model.config, "vocab_size", None)
+    if size is not None and not 0 <= int(ids.min()) <= int(ids.max()) < size:
+        got, expected = f"{path.name}: {int(ids.min())} to {int(ids.max())}", f"0 to {size - 1}"
+        raise InputError("no such token", got=got, expected=expected)
+    names = loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist()) if loaded.tokenizer is not None else None
+    return Sample(on_device(loaded, {"input_ids": ids}), None if names is None else tuple(map(str, names)))
+
+
+def _read_array(path: Path) -> Tensor:
+    try:
+        array = np.load(path, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("not a single array")
+        return torch.from_numpy(np.ascontiguousarray(array))
+    except (ValueError, TypeError, OSError, EOFError) as error:
+        got = f"{path.name}: {str(error)[:120]}"
+        raise InputError(
+            "the array cannot be read", got=got, expected="an array of numbers, as numpy.save writes it"
+        ) from error
+
+
+def _read_safetensors(path: Path) -> Tensor | dict[str, Tensor]:
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError("the tensors cannot be read", got=f"{path.name}: {str(error)[:120]}") from error
+    if not found:
+        raise InputError("the file has no tensors", got=path.name)
+    return next(iter(found.values())) if len(found) == 1 else found
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("the text cannot be read", got=f"{path.name}: {type(error).__name__}") from error
+
+
+def _tokens(loaded: Loaded, text: str) -> Sample:
+    if loaded.tokenizer is None:
+        if loaded.tokens:
+            raise InputError(
+                "the model has no tokenizer to read a text with", got=repr(text[:60]), where=loaded.name,
+                expected="token ids", hint="numpy.save('ids.npy', [1, 9038, 2501]) and ids.npy as the input",
+            )  # fmt: skip
+        raise InputError("no such file or folder", got=repr(text[:60]))
+    made = loaded.tokenizer(text, return_tensors="pt")
+    if not made["input_ids"].numel():
+        raise InputError("the text is empty", got=repr(text[:60]))
+    names = loaded.tokenizer.convert_ids_to_tokens(made["input_ids"][0].tolist())
+    return Sample(on_device(loaded, dict(made)), tuple(names))
+
+
+def example_input(loaded: Loaded, shape: Sequence[int] | None = None) -> tuple[Any, str]:
+    """A batch of one made-up sample, for what does not depend on its values, and words for it."""
+    generator = torch.Generator().manual_seed(0)
+    if shape is not None:
+        made = torch.rand((1, *shape), generator=generator)
+        return on_device(loaded, made), f"noise of shape {'x'.join(map(str, shape))}"
+    if loaded.tokens:
+        return on_device(loaded, {"input_ids": torch.arange(1, 9)[None]}), "eight tokens"
+    pixels = (torch.rand((256, 256, 3), generator=generator) * 255).to(torch.uint8).numpy()
+    sample = as_batch(transformed(loaded, _as_image(pixels), "an image of noise"))
+    return on_device(loaded, sample), "an image of noise"
+
+
+def _as_image(pixels: Any) -> Any:
+    with extra("viz", "images"):
+        from PIL import Image
+    return Image.fromarray(pixels)
