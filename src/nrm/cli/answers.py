@@ -19,11 +19,13 @@ from nrm.questions.plan import Plan
 from nrm.questions.tracked import TrackedPlan
 from nrm.report.columns import read_partitions
 from nrm.report.health import health
-from nrm.report.pictures import drawn_input
 from nrm.report.view import EFFORT, View
 
 PERSONAL = (CaptureError, MassError, PrecisionError)
 """What may be wrong with one item and not with the next."""
+
+SWEEP, CERTIFICATE = 2.0, 2
+"""Forward passes of arithmetic that a sweep takes, and the sweeps of a certificate, roughly."""
 
 Data = dict[str, Any]
 
@@ -139,23 +141,27 @@ def line(what: str, plan: Plan | TrackedPlan, times: int = 1) -> Data:
     return {"what": what, "times": times, "passes": times * plan.flops / max(plan.forward, 1.0)}
 
 
+def sweeps(times: int = 1) -> Data:
+    """Sweeps of relevance through the whole network, which every measure needs once; a plan counts what is more."""
+    return {"what": "sweeps through the network, about", "times": times, "passes": SWEEP * times}
+
+
 def plan_flows(R: Measure, parts: Sequence[Any], effort: float) -> list[Data]:
     """A search for flows: their whole table if that is cheap, else a search within the effort."""
     table = line("table of all combinations", R.plan(*parts))
-    return [table if table["passes"] <= effort else {"what": "search, at most", "times": 1, "passes": effort}]
+    return [sweeps(), table if table["passes"] <= effort else {"what": "search, at most", "times": 1, "passes": effort}]
 
 
 def plan_view(view: View, maps: bool) -> list[Data]:
     """A view, with the maps of a report or without."""
     R, variable = view.R, view.canvas.variable
-    lines = [line("heat map", R.plan(variable))]
+    lines = [sweeps(), line("heat map", R.plan(variable))]
     for a, b in itertools.pairwise(view.columns):
         lines.append(line(f"ribbons {a.column.name} - {b.column.name}", R.plan(a.groups, b.groups)))
     lines.append({"what": "chains, at most", "times": 1, "passes": EFFORT})
     for shown in view.columns if maps else ():
         lines.append(line(f"maps of {shown.column.name}", R.plan(variable, shown.groups[0]), len(shown.column.nodes)))
-    lines.append(line("certificate", R.plan(drawn_input(R)), 2))
-    return lines
+    return [*lines, {**sweeps(CERTIFICATE), "what": "certificate, about"}]
 
 
 def timed(make: Callable[[], Measure]) -> tuple[Measure, float]:

@@ -28,14 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(found or 0)
     except NrmError as error:
         return _complain(error, given)
-    except KeyboardInterrupt as stop:
-        print(str(stop) or "stopped", file=sys.stderr)
-        return STOPPED
+    except OSError as error:  # a full disk, a folder that may not be written to
+        return _complain(NrmError("the system refuses", got=str(error)), given)
     except Exception as error:  # what the parser has to say, in its own words
+        if type(error).__name__ == "Abort":
+            print(str(error.__cause__ or "") or "stopped", file=sys.stderr)
+            return STOPPED
         show = getattr(error, "show", None)
         if show is None:
-            if type(error).__name__ == "Abort":
-                return STOPPED
             raise
         show()
         return int(getattr(error, "exit_code", BAD))

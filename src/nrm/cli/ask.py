@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from nrm.cli.answers import (
+    CERTIFICATE,
     ask_all,
     check_of,
     cost,
@@ -16,6 +17,7 @@ from nrm.cli.answers import (
     open_measure,
     partitions_of,
     plan_flows,
+    sweeps,
     timed,
 )
 from nrm.cli.inputs import Item, Sample, example_input, read_inputs
@@ -28,7 +30,6 @@ from nrm.extras import extra
 from nrm.measure import Measure
 from nrm.questions import query as read_query
 from nrm.questions.values import Set
-from nrm.report.pictures import drawn_input
 
 with extra("cli", "the command line"):
     import typer
@@ -222,8 +223,9 @@ def query(
     items = read_inputs(loaded, given, batch=batch)
     arguments = settings.arguments(loaded)
     if dry:
-        plan = lambda R: [line(str(event), R.plan(event))]  # noqa: E731
-        return dry_run(terminal, "query", loaded, items, arguments, plan)
+        return dry_run(
+            terminal, "query", loaded, items, arguments, lambda R: [sweeps(), line(str(event), R.plan(event))]
+        )
     with terminal.work("query") as steps:
         results = ask_all(loaded, items, arguments, steps, lambda item, sample, R: event_of(R, event))
 
@@ -252,8 +254,7 @@ def check(
     items = read_inputs(loaded, given, batch=batch)
     arguments = settings.arguments(loaded)
     if dry:
-        plan = lambda R: [line("sweeps", R.plan(drawn_input(R)), 2)]  # noqa: E731
-        return dry_run(terminal, "check", loaded, items, arguments, plan)
+        return dry_run(terminal, "check", loaded, items, arguments, lambda R: [sweeps(1 + CERTIFICATE)])
     with terminal.work("check") as steps:
         results = ask_all(loaded, items, arguments, steps, lambda item, sample, R: check_of(R))
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from nrm.cli.answers import Data, cost, line, open_measure, timed
+from nrm.cli.answers import Data, cost, line, open_measure, sweeps, timed
 from nrm.cli.ask import opened, show_cost
 from nrm.cli.inputs import TENSORS, Sample, as_batch, on_device, read_tensors
 from nrm.cli.models import Loaded
@@ -192,7 +192,7 @@ def _dry_run(
         inputs, _ = split_label(dataset[0])
         sample = Sample(on_device(loaded, as_batch(inputs)))
         R, seconds = timed(lambda: open_measure(loaded, sample, arguments))
-        lines = [line(" x ".join(map(str, question)), R.plan(*question)) for question in questions]
+        lines = [sweeps(), *(line(" x ".join(map(str, q)), R.plan(*q)) for q in questions)]
         found = cost(lines, seconds, len(dataset))
     show_cost(terminal, found)
     terminal.finish("relmax", model=loaded.describe(), plan=found)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -78,9 +79,24 @@ def _vocabulary(tokenizer: Any) -> dict[int, str] | None:
     return None if tokenizer is None else {i: token for token, i in tokenizer.get_vocab().items()}
 
 
-def _had(get: Any, name: str, folder: bool) -> Any:
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Commands have a bar of their own."""
+    from transformers.utils import logging as talk
+
+    logging: Any = talk
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
-        with using("text", f"hf:{name}"):
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _had(get: Callable[[], Any], name: str, folder: bool) -> Any:
+    try:
+        with using("text", f"hf:{name}"), _without_bars():
             return get()
     except NrmError:
         raise

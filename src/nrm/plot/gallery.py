@@ -56,7 +56,7 @@ def gallery(
             frame(ax, [])
             ax.set_title(f"{hit.sample}: {hit.score:.3g}", fontsize=6, color=INK, pad=2)
         axes[0].set_axis_on()
-        axes[0].set_ylabel(hits.block, parse_math=False, fontsize=6, color=INK)
+        axes[0].set_ylabel(hits.block.replace(", ", "\n"), parse_math=False, fontsize=6, color=INK)
         axes[0].set(xticks=[], yticks=[])
     if title:
         figure.suptitle(title, parse_math=False, color=INK)

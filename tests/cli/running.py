@@ -1,0 +1,86 @@
+"""Running commands: in this process, or each in a process of its own that begins where torch is imported already."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FORKS = """
+import json, os, sys
+from nrm.cli import main
+from nrm.cli.commands import make_command
+
+ended = []
+for number, command in enumerate(json.load(sys.stdin)):
+    child = os.fork()
+    if not child:
+        for stream, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{number}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        sys.exit(main(command))
+    ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(json.dumps(ended))
+"""
+
+
+class Ended(NamedTuple):
+    """What a command left behind: its exit code and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """The JSON document on its standard output."""
+        return json.loads(self.out)
+
+
+def environment() -> dict[str, str]:
+    paths = [str(ROOT / "src"), str(ROOT / "tests")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+
+
+def run_process(folder: Path, *command: str) -> Ended:
+    """``python -m nrm`` as a person calls it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "nrm", *command], cwd=folder, env=environment(), capture_output=True, text=True
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def run_processes(folder: Path, commands: Sequence[Sequence[str]]) -> list[Ended]:
+    """Every command in a process of its own, one after the other."""
+    talk = folder / "talk"
+    talk.mkdir()
+    code = f"import os; os.chdir({str(talk)!r})\n{FORKS}".replace(
+        "sys.exit(main", f"os.chdir({str(folder)!r}); sys.exit(main"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(commands), env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    codes = json.loads(done.stdout)
+    return [Ended(c, *((talk / f"{i}.{name}").read_text() for name in ("out", "err"))) for i, c in enumerate(codes)]
+
+
+def shape_of(value: Any) -> Any:
+    """What a JSON document looks like: its keys, and kinds of values.
+
+    >>> shape_of({"a": [1, 2.5], "b": None})
+    {'a': ['number'], 'b': 'nothing'}
+    """
+    if isinstance(value, dict):
+        return {key: shape_of(one) for key, one in sorted(value.items())}
+    if isinstance(value, list):
+        kinds = {json.dumps(shape_of(one), sort_keys=True) for one in value}
+        return [json.loads(kind) for kind in sorted(kinds)]
+    if value is None:
+        return "nothing"
+    return {bool: "yes or no", int: "number", float: "number", str: "text"}[type(value)]

@@ -1,0 +1,78 @@
+"""Every command as a process of its own, with the form of its JSON document."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import fill
+from cli.running import environment, run_process, run_processes, shape_of
+
+GOLDEN = Path(__file__).parent / "golden"
+WRITE = "NRM_WRITE_GOLDEN"
+
+COMMANDS = {
+    "layers": ["layers", "factories:whole", "x.npy"],
+    "layers-made-up": ["layers", "factories:whole"],
+    "explain": ["explain", "factories:whole", "one.png", "--layer", "2", "--layer", "output"],
+    "explain-folder": ["explain", "factories:whole", "one.png", "-l", "2", "-l", "output", "--out", "results"],
+    "explain-dry": ["explain", "factories:whole", "one.png", "--dry-run"],
+    "flows": ["flows", "factories:whole", "one.png", "-l", "1", "-l", "4", "-k", "3"],
+    "query": ["query", "a AND NOT b", "factories:whole", "x.npy", "-s", "a=1.channel(0)", "-s", "b=4.channel(1)"],
+    "check": ["check", "factories:whole", "one.png"],
+    "relmax": ["relmax", "factories:whole", "data", "-a", "1", "-a", "1 x 4", "-k", "2", "--blocks", "2"],
+    "version": ["version"],
+    "bad": ["explain", "factories:whole", "absent.png"],
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_every_command_is_a_process_with_a_document_of_a_known_form(tmp_path: Path) -> None:
+    fill(tmp_path)
+    ended = run_processes(tmp_path, [[*command, "--json"] for command in COMMANDS.values()])
+    for name, one in zip(COMMANDS, ended, strict=True):
+        assert one.code == (2 if name == "bad" else 0), (name, one.err)
+        data = one.data
+        assert data["schema"] == 1, name
+        assert data["command"] == COMMANDS[name][0], name
+        path = GOLDEN / f"{name}.json"
+        if os.environ.get(WRITE):
+            path.write_text(json.dumps(shape_of(data), indent=1) + "\n")
+        assert shape_of(data) == json.loads(path.read_text()), f"{path.name}: {WRITE}=1 writes it anew"
+
+
+def test_the_demo_needs_nothing_but_the_package(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    done = run_process(tmp_path, "demo", "--out", "demo.html", "-l", "relu1", "-l", "output")
+    assert done.code == 0, done.err
+    assert "digit 4" in done.out
+    assert "can be trusted" in done.out
+    page = (tmp_path / "demo.html").read_text()
+    assert "python -m nrm demo --out demo.html" in page
+    assert "http://" not in re.sub(r"http://www\.w3\.org/\S*", "", page)
+
+
+def test_the_explorer_serves_until_it_is_stopped(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn")
+    fill(tmp_path)
+    command = [sys.executable, "-m", "nrm", "explore", "factories:whole", "--data", "data", "--no-open"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env={**environment(), "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            with urllib.request.urlopen(url) as answer:
+                assert answer.status == 200
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
