@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -32,6 +33,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 MOST_QUESTION = 64 * 2**10
+PATIENCE, BLINK = 0.4, 0.01
+"""How long a request waits for news of a job, and how often it looks, in seconds."""
 TYPES = {"css": "text/css", "js": "text/javascript"}
 
 Message = MutableMapping[str, Any]
@@ -88,11 +91,18 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
         return Response(read_asset(name), media_type=TYPES[name.rpartition(".")[2]])
 
     async def items(request: Request) -> Response:
-        return JSONResponse({"items": session.items.listed(), "classes": session.classes, "upload": True})
+        return JSONResponse({"items": session.items.listed(), "classes": session.classes, "kind": session.items.kind})
 
     async def upload(request: Request) -> Response:
         content = await _body(request, MOST_BYTES)
         item = await run_in_threadpool(session.items.upload, request.query_params.get("name", "image"), content)
+        return JSONResponse({"id": item.id, "name": item.name})
+
+    async def write(request: Request) -> Response:
+        text = (await _question(request)).get("text")
+        if not isinstance(text, str):
+            raise QuestionError("not a text", got=repr(text)[:80])
+        item = await run_in_threadpool(session.items.write, text)
         return JSONResponse({"id": item.id, "name": item.name})
 
     async def view(request: Request) -> Response:
@@ -105,9 +115,13 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
         return JSONResponse({"job": session.formula(await _question(request)).id})
 
     async def news(request: Request) -> Response:
-        since = request.query_params.get("since", "0")
+        since = int(text) if (text := request.query_params.get("since", "0")).isdecimal() else 0
         job = session.worker[request.path_params["id"]]
-        return JSONResponse(job.news(int(since) if since.isdecimal() else 0))
+        for _ in range(round(PATIENCE / BLINK)):
+            if job.has_news(since):
+                break
+            await asyncio.sleep(BLINK)
+        return JSONResponse(job.news(since))
 
     async def cancel(request: Request) -> Response:
         session.worker[request.path_params["id"]].cancel()
@@ -124,7 +138,8 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
         Route("/", page), Route("/static/{name:path}", asset), Route("/api/items", items),
         Route("/api/items", upload, methods=["POST"]), Route("/api/views", view, methods=["POST"]),
         Route("/api/selections", selection, methods=["POST"]), Route("/api/jobs/{id}", news),
-        Route("/api/formulas", formula, methods=["POST"]), Route("/api/jobs/{id}/cancel", cancel, methods=["POST"]),
+        Route("/api/texts", write, methods=["POST"]), Route("/api/formulas", formula, methods=["POST"]),
+        Route("/api/jobs/{id}/cancel", cancel, methods=["POST"]),
     ]  # fmt: skip
     handlers: Any = {NrmError: complain, KeyError: unknown, 404: unknown, 405: unknown}
     return Gate(Starlette(routes=routes, exception_handlers=handlers), hosts, token)

@@ -1,4 +1,4 @@
-"""What can be looked at: the images of a folder, tensors, a data set, and what a person drops on the page.
+"""What can be looked at: images of a folder, tensors, texts, graphs, a data set, and what a person adds on the page.
 
 Items are known to the page by number, never by path.
 """
@@ -18,11 +18,21 @@ from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
+from nrm.jobs.samples import split_label
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 MOST_ITEMS, MOST_UPLOADS = 1000, 64
 MOST_BYTES, MOST_PIXELS = 20 * 2**20, 40_000_000
+LONG_NAME = 60
+"""Characters of a text that is its own name."""
+
+
+class Loaded(NamedTuple):
+    """The inputs of the model, and names that belong to them (``{"input": tokens}``)."""
+
+    inputs: Any
+    labels: dict[str, Any]
 
 
 class Item(NamedTuple):
@@ -30,36 +40,81 @@ class Item(NamedTuple):
 
     id: str
     name: str
-    load: Callable[[], Any]
+    load: Callable[[], Loaded]
 
 
 class Items:
-    """The items of one explorer. ``transform`` turns a PIL image into the model's inputs."""
+    """The items of one explorer.
 
-    def __init__(self, data: Any = None, transform: Callable[[Any], Any] | None = None) -> None:
-        self._transform = transform or as_tensor
+    ``transform`` turns a PIL image or a text into the model's inputs (a tokenizer of transformers does the latter);
+    ``names`` gives the names of their positions, from these inputs: tokens, atoms.
+    """
+
+    def __init__(
+        self, data: Any = None, transform: Callable[..., Any] | None = None, names: Callable[[Any], Any] | None = None
+    ) -> None:
+        self._transform, self._names = transform, names
         self._numbers = itertools.count()
         self._items: dict[str, Item] = {}
-        self._uploads: list[str] = []
-        for name, load in _read(data, self._image):
-            self._add(name, load)
+        self._own: list[str] = []
+        self.kind = _kind(data, transform)
+        for name, get in _read(data):
+            self._add(name, get)
 
-    def _add(self, name: str, load: Callable[[], Any]) -> Item:
-        item = Item(str(next(self._numbers)), name, load)
+    def _add(self, name: str, get: Callable[[], Any]) -> Item:
+        item = Item(str(next(self._numbers)), name[:200] or "input", lambda: self._load(get()))
         self._items[item.id] = item
         return item
 
-    def _image(self, source: bytes | Any) -> Any:
-        image = read_image(source) if isinstance(source, bytes) else source
-        return batched(self._transform(image))
+    def _load(self, source: Any) -> Loaded:
+        """The inputs of an image, the bytes of one, a text, or inputs as they are."""
+        if isinstance(source, bytes):
+            source = read_image(source)
+        if isinstance(source, str):
+            inputs = self._tokens(source)
+        elif hasattr(source, "convert"):
+            inputs = batched((self._transform or as_tensor)(source))
+        else:
+            inputs = batched(source)
+        names = self._named(inputs)
+        return Loaded(inputs, {} if names is None else {"input": [str(name) for name in names]})
+
+    def _tokens(self, text: str) -> Any:
+        if self._transform is None:
+            raise QuestionError(
+                "a text needs a transform", got=repr(text[:60]), where="nrm.explore",
+                expected="transform=, a tokenizer or a function from a text to the model's inputs",
+            )  # fmt: skip
+        if hasattr(self._transform, "convert_ids_to_tokens"):
+            return self._transform(text, return_tensors="pt")
+        made = self._transform(text)
+        return made[None] if isinstance(made, Tensor) and made.ndim == 1 else made
+
+    def _named(self, inputs: Any) -> Any:
+        if self._names is not None:
+            return self._names(inputs)
+        known = getattr(self._transform, "convert_ids_to_tokens", None)
+        if known is not None and isinstance(inputs, Mapping) and "input_ids" in inputs:
+            return known(inputs["input_ids"][0].tolist())
+        return None
 
     def upload(self, name: str, content: bytes) -> Item:
         """A new image; what cannot be read is refused now. The oldest of many is forgotten."""
-        inputs = self._image(content)
-        item = self._add(name[:200] or "image", lambda: inputs)
-        self._uploads.append(item.id)
-        if len(self._uploads) > MOST_UPLOADS:
-            del self._items[self._uploads.pop(0)]
+        return self._keep(name or "image", content)
+
+    def write(self, text: str) -> Item:
+        """A new text, likewise."""
+        if not text.strip():
+            raise QuestionError("the text is empty", expected="some words")
+        return self._keep(text if len(text) <= LONG_NAME else f"{text[: LONG_NAME - 1]}…", text)
+
+    def _keep(self, name: str, source: Any) -> Item:
+        loaded = self._load(source)
+        item = self._add(name, lambda: None)._replace(load=lambda: loaded)
+        self._items[item.id] = item
+        self._own.append(item.id)
+        if len(self._own) > MOST_UPLOADS:
+            del self._items[self._own.pop(0)]
         return item
 
     def __getitem__(self, id: str) -> Item:
@@ -73,13 +128,18 @@ class Items:
         return [{"id": item.id, "name": item.name} for item in self._items.values()]
 
 
-def _read(data: Any, image: Callable[[Any], Any]) -> list[tuple[str, Callable[[], Any]]]:
-    """Names and loaders of the user's data."""
+Source = tuple[str, Callable[[], Any]]
+
+
+def _read(data: Any) -> list[Source]:
+    """Names of the user's data, and how to get each."""
     if data is None:
         return []
-    if isinstance(data, str | os.PathLike):
-        return _folder(Path(data), image)
-    if isinstance(data, Mapping):
+    if isinstance(data, os.PathLike) or (isinstance(data, str) and not _is_text(data)):
+        return _folder(Path(data))
+    if isinstance(data, str):
+        return [_text(data)]
+    if isinstance(data, Mapping) or hasattr(data, "edge_index"):
         return [("input", lambda: data)]
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise QuestionError(
@@ -89,26 +149,52 @@ def _read(data: Any, image: Callable[[Any], Any]) -> list[tuple[str, Callable[[]
     count = min(len(data), MOST_ITEMS)
     if isinstance(data, Tensor):
         return [(f"sample {i}", _sample(data, i)) for i in range(count)]
-    return [_entry(data, i, image) for i in range(count)]
+    return [_entry(data, i) for i in range(count)]
+
+
+def _kind(data: Any, transform: Any) -> str:
+    """What can be added on the page: images, texts, or nothing."""
+    if data is None:
+        return "text" if hasattr(transform, "convert_ids_to_tokens") else "image"
+    if isinstance(data, str | os.PathLike):
+        return "text" if isinstance(data, str) and _is_text(data) else "image"
+    if isinstance(data, Tensor):
+        return "image" if data.ndim == 4 else "other"
+    first = split_label(data[0])[0] if isinstance(data, list | tuple) and data else None
+    if isinstance(first, str) and _is_text(first):
+        return "text"
+    pictured = hasattr(first, "convert") or (isinstance(first, Tensor) and first.ndim in (3, 4))
+    return "image" if pictured or isinstance(first, str | os.PathLike) or first is None else "other"
+
+
+def _is_text(data: str) -> bool:
+    """Whether a string is something to read rather than a path: it has spaces, and there is no such file."""
+    return " " in data.strip() and not data.lower().endswith(SUFFIXES) and not Path(data[:200]).exists()
+
+
+def _text(text: str) -> Source:
+    return (text if len(text) <= LONG_NAME else f"{text[: LONG_NAME - 1]}…"), lambda: text
 
 
 def _sample(data: Tensor, i: int) -> Callable[[], Any]:
     return lambda: data[i : i + 1]
 
 
-def _entry(data: Any, i: int, image: Callable[[Any], Any]) -> tuple[str, Callable[[], Any]]:
-    def load() -> Any:
-        entry = data[i]
-        entry = entry[0] if isinstance(entry, tuple | list) else entry  # a data set's entries come with their class
-        if isinstance(entry, str | os.PathLike):
-            return image(_content(Path(entry)))
-        return image(entry) if hasattr(entry, "convert") else batched(entry)
+def _entry(data: Any, i: int) -> Source:
+    known = split_label(data[i])[0] if isinstance(data, list | tuple) else None
+    if isinstance(known, str) and Path(known).suffix.lower() not in SUFFIXES:
+        return _text(known)
 
-    named = isinstance(data, list | tuple) and isinstance(data[i], str | os.PathLike)
-    return (Path(data[i]).name if named else f"sample {i}"), load
+    def get() -> Any:
+        entry = split_label(data[i])[0]  # a data set's entries come with their class
+        if isinstance(entry, os.PathLike) or (isinstance(entry, str) and Path(entry).suffix.lower() in SUFFIXES):
+            return _content(Path(entry))
+        return entry
+
+    return (Path(known).name if isinstance(known, str | os.PathLike) else f"sample {i}"), get
 
 
-def _folder(path: Path, image: Callable[[Any], Any]) -> list[tuple[str, Callable[[], Any]]]:
+def _folder(path: Path) -> list[Source]:
     if not path.exists():
         raise QuestionError("there is no such folder", got=str(path), where="nrm.explore")
     found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
@@ -117,11 +203,11 @@ def _folder(path: Path, image: Callable[[Any], Any]) -> list[tuple[str, Callable
             "the folder has no images", got=str(path), expected=", ".join(SUFFIXES), where="nrm.explore"
         )
     home = path if path.is_dir() else path.parent
-    return [(p.relative_to(home).as_posix(), _file(p, image)) for p in found[:MOST_ITEMS]]
+    return [(p.relative_to(home).as_posix(), _file(p)) for p in found[:MOST_ITEMS]]
 
 
-def _file(path: Path, image: Callable[[Any], Any]) -> Callable[[], Any]:
-    return lambda: image(_content(path))
+def _file(path: Path) -> Callable[[], Any]:
+    return lambda: _content(path)
 
 
 def _content(path: Path) -> bytes:

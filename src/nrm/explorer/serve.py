@@ -17,6 +17,8 @@ from nrm.explorer.app import make_app
 from nrm.explorer.items import Items
 from nrm.explorer.session import Session
 from nrm.extras import extra
+from nrm.jobs import Ranking, open_store
+from nrm.report.examples import References
 
 HOST = "127.0.0.1"
 
@@ -86,8 +88,11 @@ def explore(
     model: nn.Module,
     data: Any = None,
     *,
-    transform: Callable[[Any], Any] | None = None,
+    transform: Callable[..., Any] | None = None,
     labels: Any = None,
+    names: Callable[[Any], Any] | None = None,
+    store: Any = None,
+    dataset: Any = None,
     port: int | None = None,
     open: bool = True,
     block: bool = True,
@@ -95,15 +100,29 @@ def explore(
 ) -> Explorer:
     """Serves a page on this machine on which the decisions of a model can be looked at and asked about.
 
-    ``data`` is a folder of images, a tensor with samples first, a list or a data set; more images can be dropped on the
-    page. ``transform`` turns a PIL image into the model's input (without one: RGB from 0 to 1, in its own size);
-    ``labels`` are the names of the classes, or names by layer as in :func:`nrm.measure`, which gets the ``options``
-    (``rules``, ``bias``, ...). ``port=None`` takes a free port, ``open`` opens a browser. With ``block=False`` the
-    explorer runs beside the caller, for notebooks, until its ``close()``.
+    Args:
+        model: the model.
+        data: a folder of images, a tensor with samples first, a list (of texts, of graphs, of whatever the model takes)
+            or a data set. More images or texts can be added on the page.
+        transform: turns a PIL image into the model's input (without one: RGB from 0 to 1, in its own size), or a text;
+            a tokenizer of transformers will do.
+        labels: the names of the classes, or names by layer as in :func:`nrm.measure`.
+        names: from the inputs of one sample to the names of its positions: tokens, atoms. Tokenizers know them.
+        store: what :func:`nrm.relmax` gave, or the folder it wrote to: the samples in which a node or a pair counts
+            most are shown beside it.
+        dataset: the data set of the store, for the pictures of these samples, unless the store keeps them
+            (``nrm.jobs.keep_crops``).
+        port: None takes a free one.
+        open: open a browser.
+        block: with False the explorer runs beside the caller, for notebooks, until its ``close()``.
+        options: those of :func:`nrm.measure` (``rules``, ``bias``, ...).
 
     Only programs of this machine that know the token of the address can ask, and nothing that they send is run.
     """
-    session = Session(model, Items(data, transform), labels, options)
+    session = Session(model, Items(data, transform, names), labels, options)
+    if store is not None:
+        found = store if isinstance(store, Ranking) else open_store(store)
+        session.references = References(found, model, dataset, options, session.classes)
     explorer = Explorer(session, port)
     print(f"{explorer}\n" + ("Ctrl-C ends it" if block else "explorer.close() ends it"))
     if open:

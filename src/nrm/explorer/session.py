@@ -10,11 +10,12 @@ from torch import nn
 
 from nrm.errors import QuestionError
 from nrm.explorer.items import Items
+from nrm.explorer.reading import check_nodes, read_chosen, read_class, read_layers, read_set
 from nrm.explorer.worker import Job, Worker
 from nrm.measure import Measure, measure
 from nrm.plot.columns import read_choice
-from nrm.questions.values import Set
-from nrm.report.columns import BY
+from nrm.questions import query
+from nrm.report.examples import References
 from nrm.report.page import COLOURS
 from nrm.report.view import NODES, View
 
@@ -22,7 +23,7 @@ LONG = 10.0
 """Seconds above which the page asks before it computes."""
 MEASURES, VIEWS = 4, 8
 """How many of them are kept."""
-MOST_NODES, MOST_COLUMNS, MOST_NAMES, MOST_SIDE = 32, 12, 16, 448
+MOST_NODES, MOST_NAMES, MOST_SIDE = 32, 16, 448
 """Bounds of what a page may ask for, and the longest side of the maps it gets."""
 
 
@@ -33,26 +34,26 @@ class Session:
         self._model, self.items = model, items
         self._labels = labels if labels is None or isinstance(labels, Mapping) else {"output": labels}
         self._options = dict(options or {})
+        self.references: References | None = None
         self.worker = Worker()
         self._measures: dict[tuple[str, int | None], tuple[Measure, float]] = {}
         self._views: dict[str, View] = {}
+        self._latest: View | None = None
         self._pace = 0.0
+        self._deep: bool | None = None  # whether outputs have several axes
 
     @property
     def classes(self) -> list[str]:
         """The names of the outputs."""
-        names = (self._labels or {}).get("output", ())
-        if isinstance(names, Mapping):
-            return [str(names.get(i, i)) for i in range(max(map(int, names), default=-1) + 1)]
-        return [str(name) for name in names]
+        return class_names(self._labels)
 
     # ---- questions of the page -------------------------------------------------------------------------------
 
     def view(self, question: Mapping[str, Any]) -> Job:
-        """A view in parts: facts, comparison, columns and ribbons, certificate, chains."""
+        """A view in parts: the heat map first, then columns, ribbons, comparison, certificate, chains, their maps."""
         item = self.items[question.get("item", "")]
-        target, against = (_class(question.get(name)) for name in ("target", "against"))
-        layers, nodes = _layers(question.get("layers")), question.get("nodes", NODES)
+        target, against = (read_class(question.get(name)) for name in ("target", "against"))
+        layers, nodes = read_layers(question.get("layers")), question.get("nodes", NODES)
         read_choice(nodes, None)
         if nodes > MOST_NODES:
             raise QuestionError("too many nodes", got=str(nodes), expected=f"at most {MOST_NODES}")
@@ -60,37 +61,62 @@ class Session:
 
         def work(job: Job) -> None:
             job.tell("running the network")
-            R, pace = self._measure(item.id, target)
-            view = View(R, layers=layers, nodes=nodes, title=item.name)
-            self._keep(self._views, job.id, view, VIEWS)
+            R = self._measure(item.id, target)
             job.tell("the heat map")
+            opening = f"# model: the network; inputs: {item.name!r}, a batch of one"
+            view = View(R, layers=layers, nodes=nodes, title=item.name, opening=opening, references=self.references)
+            self._keep(self._views, job.id, view, VIEWS)
+            self._latest = view
             job.add({**view.facts(), "colours": COLOURS})
-            job.tell("the layers and their nodes")
-            passes = view.cost()["passes"]
-            if passes * pace > LONG and not agreed:
-                job.add({"price": {"passes": round(passes, 1), "seconds": round(passes * pace)}})
-                return
-            job.tell(f"ribbons, about {passes:.1f} forward passes")
-            job.add(view.network(job.tell))
-            if against is not None:
-                job.tell("the other class")
-                job.add({"comparison": self._compare(view, item.id, against)})
-            job.tell("the certificate")
-            job.add(view.health())
-            job.tell("the strongest chains")
-            job.add(view.flows())
+            job.patient = True
+            job.tell("the nodes of the layers")
+            job.add(view.layout())
+            seconds = self._price(job, view.cost()["passes"], agreed)
+            if seconds is not None:
+                self._flow(job, view, seconds)
+                if against is not None:
+                    job.tell("the other class")
+                    job.add({"comparison": self._compare(view, item.id, against, job)})
+                self._details(job, view)
 
         return self.worker.submit(work)
 
+    def _flow(self, job: Job, view: View, seconds: float) -> None:
+        job.tell("ribbons between the layers", seconds)
+        for part in view.ribbons():
+            job.add(part)
+
+    def _details(self, job: Job, view: View) -> None:
+        job.tell("the certificate")
+        job.add(view.health())
+        job.tell("the strongest chains")
+        flows = view.flows()
+        job.add(flows)
+        for n, flow in enumerate(flows["flows"], 1):
+            job.tell(f"the map of chain {n} of {len(flows['flows'])}")
+            job.add({"maps": [view.selection([(c, k) for c, k in flow["nodes"]], MOST_SIDE)]})
+        self.worker.submit_idle(lambda idle: self._look_ahead(idle, view))
+
+    def _look_ahead(self, job: Job, view: View) -> None:
+        """Computes the maps of nodes before they are clicked, as long as nobody asks for anything else."""
+        for at in view.nodes():
+            if view is not self._latest:
+                return
+            view.selection([at], MOST_SIDE)
+
     def selection(self, question: Mapping[str, Any]) -> Job:
-        """The joint relevance of chosen nodes of a view, with its map."""
+        """The joint relevance of chosen nodes of a view, with its map, and samples in which they count most."""
         view = self._view(question)
-        chosen = _chain(question.get("nodes"))
+        chosen = read_chosen(question.get("nodes"))
 
         def work(job: Job) -> None:
-            _check_nodes(view, chosen)
+            check_nodes(view, chosen)
             job.tell("the heat map of this selection")
-            job.add(view.selection(chosen, longest=MOST_SIDE))
+            job.add(view.selection(chosen, MOST_SIDE))
+            job.tell("samples in which this counts most")
+            found = view.examples(chosen)
+            if found is not None:
+                job.add({"examples": found})
 
         return self.worker.submit(work)
 
@@ -99,18 +125,33 @@ class Session:
         view, text, names = self._view(question), question.get("text"), question.get("sets")
         if not isinstance(text, str) or not isinstance(names, dict) or len(names) > MOST_NAMES:
             raise QuestionError("not a formula", expected="a text, and sets by name")
-        agreed = question.get("agreed") is True
+        agreed, only = question.get("agreed") is True, question.get("price") is True
 
         def work(job: Job) -> None:
-            event = view.formula(text, {str(name): _sets(view, made) for name, made in names.items()})
-            seconds = view.passes(event) * self._pace
-            if seconds > LONG and not agreed:
-                job.add({"price": {"passes": round(view.passes(event), 1), "seconds": round(seconds)}})
+            made = {str(name): read_set(view, one) for name, one in names.items()}
+            event = query(text, {name: one.sets for name, one in made.items()})
+            passes = view.passes(event)
+            if only:
+                job.add({"price": self._cost(passes)})
                 return
-            job.tell("the walks of this formula")
-            job.add({**view.event(event, MOST_SIDE), "formula": text})
+            seconds = self._price(job, passes, agreed)
+            if seconds is not None:
+                job.tell("the walks of this formula", seconds)
+                lines = view.script.formula(text, {name: one.lines for name, one in made.items()})
+                job.add({**view.event(event, MOST_SIDE), "formula": text, "script": lines})
 
         return self.worker.submit(work)
+
+    def _price(self, job: Job, passes: float, agreed: bool) -> float | None:
+        """How many seconds so many forward passes are likely to take; too many are told, and not begun."""
+        cost = self._cost(passes)
+        if passes * self._pace > LONG and not agreed:
+            job.add({"price": cost})
+            return None
+        return float(passes * self._pace)
+
+    def _cost(self, passes: float) -> dict[str, float]:
+        return {"passes": round(passes, 1), "seconds": round(passes * self._pace, 1)}
 
     def _view(self, question: Mapping[str, Any]) -> View:
         try:
@@ -120,30 +161,41 @@ class Session:
 
     # ---- measures --------------------------------------------------------------------------------------------
 
-    def _measure(self, id: str, target: int | None) -> tuple[Measure, float]:
-        """The measure of an input, and how many seconds a forward pass takes, roughly."""
+    def _measure(self, id: str, target: int | None) -> Measure:
+        """The measure of an input; the time that a forward pass takes is noted, roughly."""
         found = self._measures.get((id, target))
         if found is None:
-            inputs = self.items[id].load()
+            loaded = self.items[id].load()
+            labels = {**(self._labels or {}), **loaded.labels}
+            options = {"target": self._place(id, target), "labels": labels, "progress": False, **self._options}
             begin = time.perf_counter()
-            options = {"target": target, "labels": self._labels, **self._options, "progress": self.worker.beat}
-            R = measure(self._model, inputs, **options)
+            R = measure(self._model, loaded.inputs, **options)
             found = (R if len(R) == 1 else R.sample(0), time.perf_counter() - begin)
+            self._deep = not isinstance(R.target, str) and R.target.ndim > 1
         self._keep(self._measures, (id, target), found, MEASURES)
         self._pace = found[1]
-        return found
+        return found[0]
 
-    def _compare(self, view: View, id: str, against: int) -> dict[str, Any]:
+    def _place(self, id: str, target: int | None) -> Any:
+        """A class as a target; where outputs have several axes, it is one at the place of the prediction."""
+        if target is None or self._deep is False:
+            return target
+        predicted = self._measure(id, None).target
+        if isinstance(predicted, str) or predicted.ndim == 1:
+            return target
+        return (*predicted[0].tolist()[:-1], target)
+
+    def _compare(self, view: View, id: str, against: int, job: Job) -> dict[str, Any]:
         """The heat map of another class beside the view's, their difference, and the relevance of the same nodes."""
-        other, _ = self._measure(id, against)
+        job.patient = False  # a capture is not to be interrupted by another
+        other = self._measure(id, against)
+        job.patient = True
         canvas = view.canvas
         maps = [R(canvas.variable)[0] for R in (view.R, other)]
         shares = []
         for shown in view.columns:
-            output = shown.column.name in (
-                "output",
-                other.layers[-1].name,
-            )  # each class has all the relevance of its own output
+            # Each class has all the relevance of its own output.
+            output = shown.column.name in ("output", other.layers[-1].name)
             own = [None if output else shown.event(n) for n in range(len(shown.numbers))]
             inside = [0.0 if event is None else float(other(event)) for event in own]
             whole = 0.0 if output else 1 - float(other(shown.partition.layer.all))
@@ -167,50 +219,9 @@ class Session:
             del store[next(iter(store))]
 
 
-def _class(given: Any) -> int | None:
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise QuestionError("not a class", got=repr(given)[:80], expected="an integer or nothing")
-    return given
-
-
-def _layers(given: Any) -> list[tuple[str, str]] | None:
-    if given is None:
-        return None
-    pairs = isinstance(given, list) and all(
-        isinstance(p, list) and len(p) == 2 and all(isinstance(x, str) for x in p) and p[1] in BY for p in given
-    )
-    if not pairs or not 2 <= len(given) <= MOST_COLUMNS:
-        raise QuestionError("not a choice of layers", got=repr(given)[:80], expected='[["name", "channels"], ...]')
-    return [(name, by) for name, by in given]
-
-
-def _chain(given: Any) -> list[tuple[int, int]]:
-    pairs = isinstance(given, list) and all(
-        isinstance(p, list) and len(p) == 2 and all(type(x) is int for x in p) for p in given
-    )
-    if not pairs or not given or len({c for c, _ in given}) < len(given):
-        raise QuestionError("not a chain of nodes", got=repr(given)[:80], expected="[[column, node], ...]")
-    return [(c, n) for c, n in given]
-
-
-def _check_nodes(view: View, chosen: list[tuple[int, int]]) -> None:
-    sizes = [len(shown.column.nodes) for shown in view.columns]
-    if not all(0 <= c < len(sizes) and 0 <= n < sizes[c] for c, n in chosen):
-        raise QuestionError("no such node", got=str(chosen)[:80])
-
-
-def _sets(view: View, made: Any) -> list[Set]:
-    """A named set of the page: nodes (any of them), or a region of the input."""
-    if isinstance(made, dict) and "nodes" in made:
-        chosen = _chain(made["nodes"])
-        _check_nodes(view, chosen)
-        events = [view.columns[c].event(n) for c, n in chosen]
-        if None in events:
-            raise QuestionError("what passes elsewhere is no set", hint="NOT a set of all the other nodes")
-        return [event for event in events if event is not None]
-    box = made.get("region") if isinstance(made, dict) else None
-    if not isinstance(box, list) or not all(type(x) is int and x >= 0 for x in box):
-        raise QuestionError("not a set", got=repr(made)[:80], expected="nodes, or a region of the input")
-    return [view.region(box)]
+def class_names(labels: Mapping[str, Any] | None) -> list[str]:
+    """The names of the outputs among labels by layer."""
+    names = (labels or {}).get("output", ())
+    if isinstance(names, Mapping):
+        return [str(names.get(i, i)) for i in range(max(map(int, names), default=-1) + 1)]
+    return [str(name) for name in names]

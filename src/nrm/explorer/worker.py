@@ -1,4 +1,8 @@
-"""One thread that computes, one job after the other; the page asks how far it is, and may cancel."""
+"""One thread that computes, one job after the other; the page asks how far it is, and may cancel.
+
+Every call of torch in a job is a moment to stop: a cancelled job ends there, and one that has patience lets those that
+came after it go first, so that a click is answered while a large picture is still being made.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,12 @@ import itertools
 import logging
 import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+from torch.overrides import TorchFunctionMode
 
 from nrm.errors import NrmError
 
@@ -20,24 +28,26 @@ class CancelledError(Exception):
 
 
 class Job:
-    """Work in parts: what came out so far, and how it stands."""
+    """Work in parts: what came out so far, and how it stands. With ``patient``, later jobs may go first."""
 
     def __init__(self, id: str, work: Callable[[Job], None]) -> None:
         self.id, self._work = id, work
         self.state, self.step = "waiting", "waiting for its turn"
         self.parts: list[dict[str, Any]] = []
         self.error = ""
+        self.patient = False
         self._cancelled = threading.Event()
+        self._begun, self._seconds = time.monotonic(), 0.0
 
     def add(self, part: dict[str, Any]) -> None:
         """Another part is there for the page."""
         self.check()
         self.parts.append(part)
 
-    def tell(self, step: str) -> None:
-        """What is being done now."""
+    def tell(self, step: str, seconds: float = 0.0) -> None:
+        """What is being done now, and how long it is likely to take (0: not known)."""
         self.check()
-        self.step = step
+        self.step, self._begun, self._seconds = step, time.monotonic(), seconds
 
     def check(self) -> None:
         """Stops the work if it was cancelled."""
@@ -45,14 +55,21 @@ class Job:
             raise CancelledError
 
     def cancel(self) -> None:
-        """Asks the work to stop at its next check."""
+        """Asks the work to stop at its next check; what has not begun is over at once."""
         self._cancelled.set()
+        if self.state == "waiting":
+            self.state = "cancelled"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.state in ("done", "failed", "cancelled")
 
     def run(self) -> None:
         """Does the work; every failure becomes a text."""
-        self.state = "running"
         try:
             self.check()
+            self.state = "running"
             self._work(self)
             self.state = "done"
         except CancelledError:
@@ -63,10 +80,29 @@ class Job:
             logging.getLogger("nrm.explorer").exception("a job failed")
             self.error, self.state = f"{type(error).__name__}: {error}", "failed"
 
+    def has_news(self, since: int) -> bool:
+        """Whether the page should be told something."""
+        return self.over or len(self.parts) > since
+
     def news(self, since: int) -> dict[str, Any]:
         """What the page does not know yet. The state is read first: parts of a finished job are all there."""
         state = self.state
-        return {"state": state, "step": self.step, "error": self.error, "parts": self.parts[max(0, since) :]}
+        return {
+            "state": state, "step": self.step, "error": self.error, "parts": self.parts[max(0, since) :],
+            "elapsed": time.monotonic() - self._begun, "seconds": self._seconds,
+        }  # fmt: skip
+
+
+class _Heeding(TorchFunctionMode):
+    """Calls ``heed`` before every call of torch in this thread."""
+
+    def __init__(self, heed: Callable[[], None]) -> None:
+        super().__init__()
+        self._heed = heed
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._heed()
+        return func(*args, **(kwargs or {}))
 
 
 class Worker:
@@ -76,7 +112,8 @@ class Worker:
         self._numbers = itertools.count()
         self._jobs: dict[str, Job] = {}
         self._queue: queue.Queue[Job | None] = queue.Queue()
-        self._now: Job | None = None
+        self._idle: deque[Job] = deque()
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name="nrm-explorer", daemon=True)
         self._thread.start()
 
@@ -89,23 +126,46 @@ class Worker:
         self._queue.put(job)
         return job
 
+    def submit_idle(self, work: Callable[[Job], None]) -> None:
+        """Work that nobody waits for: done when nothing else is there, and with patience. Called from a job."""
+        job = Job(f"i{next(self._numbers)}", work)
+        job.patient = True
+        self._idle.append(job)
+
     def __getitem__(self, id: str) -> Job:
         return self._jobs[id]
 
-    def beat(self, done: int, total: int | None) -> None:
-        """Progress of a question of the job that runs now, which stops here if it was cancelled."""
-        if self._now is not None:
-            self._now.check()
-
     def close(self) -> None:
         """Cancels everything and ends the thread."""
-        for job in self._jobs.values():
+        self._closing = True
+        for job in [*self._jobs.values(), *self._idle]:
             job.cancel()
         self._queue.put(None)
         self._thread.join(timeout=10)
 
     def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
-            self._now = job
+        while (job := self._next()) is not None:
+            self._do(job)
+
+    def _next(self) -> Job | None:
+        if self._idle and self._queue.empty():
+            return self._idle.popleft()
+        return self._queue.get()
+
+    def _do(self, job: Job) -> None:
+        with _Heeding(lambda: self._heed(job)):
             job.run()
-            self._now = None
+
+    def _heed(self, job: Job) -> None:
+        """Ends a job that is not wanted any more, and lets others go first if it has patience."""
+        job.check()
+        while job.patient and not self._closing:
+            try:
+                other = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if other is None:  # the end, which the thread itself waits for
+                self._queue.put(None)
+                raise CancelledError
+            self._do(other)
+            job.check()

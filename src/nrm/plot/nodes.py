@@ -123,7 +123,7 @@ def _read(
         )  # fmt: skip
     both = {(a, b) for a, b in pairs.tolist()}
     directed = any((b, a) not in both for a, b in both) if directed is None else directed
-    lines, sums = _lines(pairs, along, directed)
+    lines, sums = join_lines(pairs, along, directed)
     places = lay_out(count, pairs) if places is None else places
     lengths = np.linalg.norm(places[lines[:, 0]] - places[lines[:, 1]], axis=1)
     unit = float(np.median(lengths[lengths > 0])) if (lengths > 0).any() else 1.0
@@ -156,7 +156,7 @@ def _read_places(pos: Picture) -> Array:
     return numbers
 
 
-def _lines(
+def join_lines(
     pairs: npt.NDArray[np.int64], along: Array | None, directed: bool
 ) -> tuple[npt.NDArray[np.int64], Array | None]:
     """The edges that are drawn, each once, with the sum of the relevances that lie on it."""

@@ -6,7 +6,9 @@ every number of a view is an answer of the measure to a question about these gro
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +22,7 @@ from nrm.measure.layers import LayerRow
 from nrm.plot.columns import Choice, Column, choose_nodes, count_blocks, name_blocks, untangle, with_elsewhere
 from nrm.plot.pictures import Array
 from nrm.questions.values import Layer, Partition, Set
+from nrm.report.graphs import graph_layers
 from nrm.report.pictures import drawn_input
 from nrm.search import cluster, coarsen
 from nrm.search.grouping import blocks_of, grouped_by
@@ -31,8 +34,9 @@ COLUMNS = 6
 """How many layers are shown unless they are chosen."""
 WIDE = 64
 """Dense layers with more channels are left out behind convolutions: most of their relevance would be in the rest."""
-BY = ("channels", "positions", "heads", "clusters", "groups")
-"""How a layer can be divided: by what it has, by clusters of its positions, or by groups of channels (coarsened)."""
+BY = ("channels", "positions", "heads", "clusters", "groups", "edges")
+"""How a layer can be divided: by what it has, by clusters of its positions, by groups of channels (coarsened), by edges
+of a graph."""
 
 
 class Pick(NamedTuple):
@@ -66,6 +70,8 @@ def default_picks(R: Measure, columns: int = COLUMNS) -> list[Pick]:
     Layers with rows and columns of positions are divided by clusters of them, sequences by positions, and everything
     else by channels.
     """
+    if R._tape.edges is not None:
+        return _graph_picks(R, columns)
     first, *later = R.layers
     rows = [r for r in later if not r.bypassed and r.channel is not None and r.kind != "move"]
     sequence = len(first.shape) == 2
@@ -82,6 +88,12 @@ def default_picks(R: Measure, columns: int = COLUMNS) -> list[Pick]:
     if sequence or not picks:
         picks = [Pick(drawn_input(R).name, "positions" if sequence else "channels"), *picks]
     return [*picks, Pick("output", "channels")]
+
+
+def _graph_picks(R: Measure, columns: int) -> list[Pick]:
+    """The nodes of a graph as they come in, then as every graph layer leaves them."""
+    inner = graph_layers(R)[-(columns - 2) :]
+    return [Pick(name, "positions") for name in [drawn_input(R).name, *inner]] + [Pick("output", "channels")]
 
 
 def _usual(row: LayerRow, sequence: bool) -> str:
@@ -105,7 +117,16 @@ def ways(R: Measure, row: LayerRow) -> list[str]:
         found.append("heads")
     if "positions" in found and row.channel is not None:
         found.append("clusters")
+    if row.kind == "propagate" and R._tape.edges is not None:
+        found.append("edges")
     return [*found, "groups"] if row.channel is not None else found
+
+
+def ways_of(R: Measure, shown: Shown) -> list[str]:
+    """How the layer of a column can be divided; names of containers and modules stand for their last layer."""
+    known = next((ways(R, row) for row in R.layers if row.name == shown.pick.layer), ["channels", "positions"])
+    more = ["edges"] if shown.pick.layer in graph_layers(R) else []
+    return list(dict.fromkeys([*known, *more, shown.pick.by]))
 
 
 def read_picks(layers: Sequence[Any] | None, R: Measure) -> list[Pick | Partition]:
@@ -182,39 +203,51 @@ def read_tables(R: Measure, shown: Sequence[Shown]) -> Iterator[Array]:
         yield table[np.ix_(*([-1 if n is None else n for n in s.numbers] for s in (a, b)))]
 
 
-def arrange(shown: Sequence[Shown], tables: Sequence[Array]) -> tuple[list[Shown], list[Array]]:
-    """The same with nodes in an order that has few crossings."""
-    if not tables:
-        return list(shown), []
-    orders = untangle([np.abs(t) for t in tables], [sum(n.kind == "block" for n in s.column.nodes) for s in shown])
-    moved = []
-    for s, order in zip(shown, orders, strict=True):
-        column = s.column._replace(nodes=tuple(s.column.nodes[i] for i in order))
-        moved.append(s._replace(column=column, numbers=tuple(s.numbers[i] for i in order)))
-    pairs = itertools.pairwise(orders)
-    return moved, [table[np.ix_(low, high)] for table, (low, high) in zip(tables, pairs, strict=True)]
+def order_nodes(shown: Sequence[Shown], tables: Sequence[Array | None]) -> list[list[int]]:
+    """The nodes of every column from top to bottom, so that ribbons cross little; tables may not be there yet."""
+    sizes = [len(s.column.nodes) for s in shown]
+    known = [
+        np.zeros(pair) if t is None else np.abs(t) for t, pair in zip(tables, itertools.pairwise(sizes), strict=True)
+    ]
+    if not known:
+        return [list(range(n)) for n in sizes]
+    return untangle(known, [sum(n.kind == "block" for n in s.column.nodes) for s in shown])
 
 
-def joint(R: Measure, free: Sequence[Partition | Layer], chosen: Sequence[tuple[Shown, int]]) -> Tensor:
-    """The joint relevance of chosen nodes, one of each column at most, with some free variables: ``(*axes)``.
+class Chain(NamedTuple):
+    """Walks through chosen nodes: any of those chosen in a column, and all columns that have one.
+
+    ``events`` are what they pass through, ``avoided`` the layers that they bypass.
+    """
+
+    events: tuple[Set, ...]
+    avoided: tuple[Set, ...]
+
+
+def read_chain(shown: Sequence[Shown], chosen: Sequence[tuple[int, int]]) -> Chain:
+    """The chain of some nodes, each a column and its place there."""
+    events, avoided = [], []
+    for c in sorted({c for c, _ in chosen}):
+        own = [shown[c].event(n) for column, n in chosen if column == c]
+        inside = [event for event in own if event is not None]
+        if inside and len(inside) < len(own):
+            raise QuestionError("walks cannot pass a layer and bypass it", got=f"nodes of {shown[c].column.name}")
+        if inside:
+            events.append(functools.reduce(operator.or_, inside))
+        else:
+            avoided.append(shown[c].partition.layer.all)
+    return Chain(tuple(events), tuple(avoided))
+
+
+def joint(R: Measure, free: Sequence[Partition | Layer], chain: Chain) -> Tensor:
+    """The joint relevance of a chain with some free variables: ``(*axes)``.
 
     What passes elsewhere is what is left without the layer's own.
     """
-    events: list[Set] = []
-    avoided: list[Set] = []
-    for shown, node in chosen:
-        event = shown.event(node)
-        if event is None:
-            avoided.append(shown.partition.layer.all)
-        else:
-            events.append(event)
-    return _avoiding(R, free, events, avoided)
-
-
-def _avoiding(R: Measure, free: Sequence[Any], events: list[Set], avoided: list[Set]) -> Tensor:
+    events, avoided = chain
     if avoided:
-        first, *others = avoided
-        return _avoiding(R, free, events, others) - _avoiding(R, free, [*events, first], others)
+        without = Chain(events, avoided[1:])
+        return joint(R, free, without) - joint(R, free, Chain((*events, avoided[0]), avoided[1:]))
     if not free and not events:
         return torch.tensor(1.0)
     return R(*free, *events)[0]

@@ -29,13 +29,16 @@ def _facts(check: Check) -> list[dict[str, str]]:
         _fact("total variation", _level(variation, VARIATION_WARN, float("inf")), f"{variation:.3g}",
               "1 means that nothing cancels; more means that relevance for and against the output is weighed up"
               + (f", most of all in {worst}." if worst and variation > 1.05 else ".")),
-        _fact("negative columns", "good", _percent(check.negative[1], 2),
-              f"{check.negative[0]} of {check.reached} neurons on the way have inputs that sum below zero, with this"
-              " share of the weight; their signs are turned. Harmless as long as the total variation is small."),
         _fact("precision lost", _level(precision, PRECISION_WARN, PRECISION_RAISE), f"{precision:.1g}",
               "How much of the relevance changes if every sum is rounded differently" + ("." if check.measured
               else " (an estimate).")),
     ]  # fmt: skip
+    if check.measured:
+        text = (
+            f"{check.negative[0]} of {check.reached} neurons on the way have inputs that sum below zero, with this"
+            " share of the weight; their signs are turned. Harmless as long as the total variation is small."
+        )
+        facts.append(_fact("negative columns", "good", _percent(check.negative[1], 2), text))
     if check.biases[0] or check.offsets[0]:
         share = check.biases[0] + check.offsets[0]
         text = "Not caused by this input, but by constants of the network; it is not in the heat map."

@@ -1,4 +1,4 @@
-"""What is explained as a picture or a text, heat maps over it, and both as plain data."""
+"""What is explained as a picture, a text or a graph, heat maps over it, and both as plain data."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from nrm.errors import QuestionError
 from nrm.plot.pictures import read_image
 from nrm.plot.words import read_pieces
 from nrm.questions.values import Layer, Partition
+from nrm.report.graphs import Graph, read_graph
 
 if TYPE_CHECKING:
     from nrm.measure import Measure
@@ -25,7 +26,7 @@ SMALL = 112
 class Canvas(NamedTuple):
     """What relevance is drawn over: its kind, the free variable to ask for, and its shape.
 
-    ``kind`` is ``"image"`` (H, W), or ``"tokens"`` (T,).
+    ``kind`` is ``"image"`` (H, W), ``"tokens"`` (T,), or ``"graph"`` (N,), which has edges as well.
     """
 
     layer: Layer
@@ -33,12 +34,14 @@ class Canvas(NamedTuple):
     kind: str
     shape: tuple[int, ...]
     picture: dict[str, Any]
+    graph: Graph | None = None
 
     @property
     def tokens(self) -> list[str]:
-        """The tokens of a text, each once: those that occur again have their place beside them."""
-        texts = [piece["text"] for piece in self.picture.get("tokens", ())]
-        return [text if texts.count(text) == 1 else f"{text} ({i})" for i, text in enumerate(texts)]
+        """The tokens of a text or nodes of a graph, each once: those that occur again have their place with them."""
+        texts = self.picture.get("texts") or [piece["text"] for piece in self.picture.get("tokens", ())]
+        again = "{}{}" if self.graph else "{} ({})"
+        return [text if texts.count(text) == 1 else again.format(text, i) for i, text in enumerate(texts)]
 
     def pack(self, relevance: Tensor, longest: int | None = SMALL) -> dict[str, Any]:
         """A heat map: relevance over the canvas, as plain data."""
@@ -56,6 +59,9 @@ def read_canvas(R: Measure, image: Any = None) -> Canvas:
     names = R.labels.get(layer.name, ())
     names = names[0] if names and isinstance(names[0], tuple) else names
     texts = [str(n) for n in names] if len(names) == shape[0] else [str(i) for i in range(shape[0])]
+    graph = read_graph(R, shape[0])
+    if graph is not None:
+        return Canvas(layer, variable, "graph", shape, graph.drawn(texts), graph)
     pieces = [{"text": p.text, "space": p.space, "ends": p.ends} for p in read_pieces(texts)]
     return Canvas(layer, variable, "tokens", shape, {"kind": "tokens", "tokens": pieces})
 

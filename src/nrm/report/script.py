@@ -1,8 +1,8 @@
-"""A Python script that asks for the numbers of a view again."""
+"""A Python script that asks for the numbers of a view again: its columns, and what is chosen or asked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nrm.measure.show import options_text
@@ -12,31 +12,86 @@ from nrm.report.pictures import Canvas
 if TYPE_CHECKING:
     from nrm.measure import Measure
 
+UNPACK = """
+def unpack(text, shape):  # a region of the picture, kept as bits
+    bits = np.unpackbits(np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8))
+    return torch.from_numpy(bits[: int(np.prod(shape))].reshape(shape)).bool()
+"""
 
-def script(R: Measure, canvas: Canvas, shown: Sequence[Shown], nodes: int, opening: str | None = None) -> str:
-    """The lines; ``opening`` makes ``model`` and ``inputs``, which the reader supplies otherwise."""
-    lines = ["import nrm", "import torch", "from torch import nn", ""]
-    lines += [opening or "# model: the network; inputs: what was explained, a batch of one"]
-    lines += [f"R = nrm.measure(model, inputs, target={_target(R)}, {options_text(R._network)})"]
-    x = f"R[{canvas.layer.name!r}]" + (".positions" if canvas.variable is not canvas.layer else "")
-    lines += [f"heat = R({x})", "print(R.check())", ""]
-    if not shown:
-        return "\n".join([*lines, "R.report('report.html')", ""])
-    coarse = [s.pick for s in shown if s.pick.by == "groups"]
-    if coarse:
-        parts = ", ".join(f"R[{p.layer!r}].channels" for p in coarse)
-        lines.append(f"coarse = iter(nrm.coarsen(R, {parts}, k={nodes}))")
-    lines += ["columns = [", *(f"    {_column(s.pick, nodes)}," for s in shown), "]"]
-    for i, s in enumerate(shown):
-        blocks = ", ".join(str(n.block) for n in s.column.nodes if n.block is not None)
-        lines.append(f"marginal_{i} = R(columns[{i}]).flatten(1)[0, [{blocks}]]  # the nodes of column {i}")
-    lines += [
-        "", "# a ribbon is the joint relevance of two nodes; with the input it is a heat map",
-        f"pair = R({_block(0, shown)}, {_block(1, shown)})",
-        f"heat_of_pair = R({x}, {_block(0, shown)}, {_block(1, shown)})",
-        "", f"R.report('report.html', layers=columns, nodes={nodes})", "",
-    ]  # fmt: skip
-    return "\n".join(lines)
+
+class Script:
+    """The lines of one view; ``opening`` makes ``model`` and ``inputs``, which the reader supplies otherwise."""
+
+    def __init__(
+        self, R: Measure, canvas: Canvas, shown: Sequence[Shown], nodes: int, opening: str | None = None
+    ) -> None:
+        self._R, self._shown, self._nodes = R, shown, nodes
+        self._opening = opening or "# model: the network; inputs: what was explained, a batch of one"
+        self._x = f"R[{canvas.layer.name!r}]" + (".positions" if canvas.variable is not canvas.layer else "")
+
+    def view(self) -> str:
+        """The numbers of the columns, and their strongest pair."""
+        lines = self._head()
+        if not self._shown:
+            return "\n".join([*lines, "R.report('report.html')", ""])
+        for i, s in enumerate(self._shown):
+            blocks = ", ".join(str(n.block) for n in s.column.nodes if n.block is not None)
+            lines.append(f"marginal_{i} = R(columns[{i}]).flatten(1)[0, [{blocks}]]  # the nodes of column {i}")
+        pair = ", ".join(f"columns[{i}][{_strongest(s)}]" for i, s in enumerate(self._shown[:2]))
+        lines += [
+            "", "# a ribbon is the joint relevance of two nodes; with the input it is a heat map",
+            f"pair = R({pair})", f"heat_of_pair = R({self._x}, {pair})",
+            "", f"R.report('report.html', layers=columns, nodes={self._nodes})", "",
+        ]  # fmt: skip
+        return "\n".join(lines)
+
+    def selection(self, chosen: Sequence[tuple[int, int]]) -> str:
+        """The same with the joint relevance of chosen nodes, and its heat map."""
+        passed, bypassed = [], []
+        for c in sorted({c for c, _ in chosen}):
+            texts = [text for column, n in chosen if column == c and (text := self.node(c, n)) is not None]
+            if texts:
+                passed.append(" | ".join(texts))
+            else:
+                bypassed.append(f"columns[{c}].layer.all")
+        if bypassed:
+            events = [*(f"nrm.visits({p})" for p in passed), *(f"~nrm.visits({p})" for p in bypassed)]
+            asked = " & ".join(events)
+        else:
+            asked = ", ".join(passed)
+        return "\n".join([*self._head(), f"share = R({asked})", f"heat_of_selection = R({self._x}, {asked})", ""])
+
+    def formula(self, text: str, sets: Mapping[str, Sequence[str]]) -> str:
+        """The same with the relevance of a formula, whose sets are given as expressions."""
+        named = [f"    {name!r}: [{', '.join(lines)}]," for name, lines in sets.items()]
+        helper = ["import base64", "import zlib", "import numpy as np", UNPACK]
+        unpacks = any("unpack(" in line for lines in sets.values() for line in lines)
+        return "\n".join([
+            *(helper if unpacks else []), *self._head(), "sets = {", *named, "}",
+            f"event = nrm.query({text!r}, sets)", "share = R(event)", f"heat_of_formula = R({self._x}, event)", "",
+        ])  # fmt: skip
+
+    def node(self, c: int, n: int) -> str | None:
+        """An expression for the neurons of a node; None for what passes elsewhere."""
+        nodes = self._shown[c].column.nodes
+        if nodes[n].kind == "elsewhere":
+            return None
+        if nodes[n].block is not None:
+            return f"columns[{c}][{nodes[n].block}]"
+        others = " | ".join(f"columns[{c}][{node.block}]" for node in nodes if node.block is not None)
+        return f"(columns[{c}].layer.all - ({others}))" if others else f"columns[{c}].layer.all"
+
+    def _head(self) -> list[str]:
+        lines = ["import nrm", "import torch", "from torch import nn", "", self._opening]
+        lines += [f"R = nrm.measure(model, inputs, target={_target(self._R)}, {options_text(self._R._network)})"]
+        lines += [f"heat = R({self._x})", "print(R.check())", ""]
+        if not self._shown:
+            return lines
+        coarse = [s.pick for s in self._shown if s.pick.by == "groups"]
+        if coarse:
+            parts = ", ".join(f"R[{p.layer!r}].channels" for p in coarse)
+            lines.append(f"coarse = iter(nrm.coarsen(R, {parts}, k={self._nodes}))")
+        return [*lines, "columns = [", *(f"    {_column(s.pick, self._nodes)}," for s in self._shown), "]"]
 
 
 def _target(R: Measure) -> str:
@@ -54,7 +109,7 @@ def _column(pick: Pick, nodes: int) -> str:
     return f"R[{pick.layer!r}].{pick.by}"
 
 
-def _block(column: int, shown: Sequence[Shown]) -> str:
+def _strongest(shown: Shown) -> int:
     """The strongest block of a column."""
-    blocks = [n for n in shown[column].column.nodes if n.block is not None]
-    return f"columns[{column}][{max(blocks, key=lambda n: n.height).block if blocks else 0}]"
+    blocks = [n for n in shown.column.nodes if n.block is not None]
+    return (max(blocks, key=lambda n: n.height).block or 0) if blocks else 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nrm._version import __version__
 from nrm.errors import NrmWarning, QuestionError
@@ -20,13 +21,25 @@ from nrm.measure.labels import name_of
 from nrm.measure.show import SIGN, options_text, output_text
 from nrm.plot.columns import Choice, read_choice
 from nrm.plot.pictures import Array
-from nrm.questions import query
 from nrm.questions.formula import Formula
-from nrm.questions.values import Set
-from nrm.report.columns import Shown, arrange, joint, questions, read_columns, read_picks, read_tables, ways
+from nrm.report.columns import (
+    Chain,
+    Shown,
+    joint,
+    order_nodes,
+    questions,
+    read_chain,
+    read_columns,
+    read_picks,
+    read_tables,
+    ways,
+    ways_of,
+)
+from nrm.report.examples import References
 from nrm.report.health import health
-from nrm.report.pictures import SMALL, Canvas, read_canvas
-from nrm.report.script import script
+from nrm.report.pictures import SMALL, Canvas, pack_map, read_canvas
+from nrm.report.regions import Region, read_region
+from nrm.report.script import Script
 
 if TYPE_CHECKING:
     from nrm.measure import Measure
@@ -46,12 +59,14 @@ class View:
 
     ``layers`` are names, ``(name, by)``, layers or partitions (None: a handful along the network); ``nodes`` is how
     many blocks of each are shown; ``image`` is drawn under the heat maps instead of the input; ``title`` and
-    ``opening`` (the lines of the script that make ``model`` and ``inputs``) are words of the caller.
+    ``opening`` (the lines of the script that make ``model`` and ``inputs``) are words of the caller; ``references``
+    knows samples of a data set in which blocks count most.
     """
 
     def __init__(
         self, R: Measure, *, layers: Sequence[Any] | None = None, nodes: int = NODES, coverage: float | None = None,
         flows: int = FLOWS, image: Any = None, title: str | None = None, opening: str | None = None,
+        references: References | None = None,
     ) -> None:  # fmt: skip
         if len(R) != 1:
             raise QuestionError("a view shows one sample", got=f"{len(R)} samples", hint="R.sample(0).report(...)")
@@ -60,15 +75,17 @@ class View:
         self.canvas: Canvas = read_canvas(R, image)
         self._layers, self._flows = layers, flows
         self._title, self._opening = title, opening
+        self._references = references
         self._columns: list[Shown] | None = None
-        self._tables: list[Array] = []
+        self._tables: list[Array | None] = []
+        self._known: dict[tuple[Any, int | None], Part] = {}
 
     # ---- parts -----------------------------------------------------------------------------------------------
 
     def facts(self) -> Part:
         """What was decided, the heat map of it, and the layers of the network."""
         R, canvas = self.R, self.canvas
-        heat = canvas.pack(R(canvas.variable)[0], None)
+        heat = self._packed(lambda variable: R(variable)[0], None)
         layers = [
             {"name": r.name, "shape": list(r.shape), "kind": r.kind, "mass": r.mass[0], "bypassed": r.bypassed,
              "ways": ways(R, r)}
@@ -78,6 +95,7 @@ class View:
             "schema": SCHEMA, "title": self._title or "", "picture": canvas.picture, "heat": heat,
             "decision": self._decision(), "layers": layers, "options": options_text(R._network),
             "versions": {"nrm": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "health": None if R._light is None else health(R._light),
         }  # fmt: skip
 
     def _decision(self) -> Part:
@@ -116,21 +134,34 @@ class View:
         plans = [self.R.plan(*pair) for pair in questions(self.columns)]
         return {"passes": sum(p.flops for p in plans) / max(plans[0].forward, 1.0) if plans else 0.0}
 
-    def network(self, tell: Callable[[str], None] = lambda _: None) -> Part:
-        """Columns of nodes, and the joint relevances of the nodes of neighbouring ones."""
-        tables = []
-        for n, table in enumerate(read_tables(self.R, self.columns)):
-            tables.append(table)
-            tell(f"ribbons {n + 1} of {len(self.columns) - 1}")
-        self._columns, self._tables = arrange(self.columns, tables)
+    def layout(self) -> Part:
+        """Columns of nodes, without ribbons yet."""
+        self._tables = [None] * (len(self.columns) - 1)
         return {
-            "columns": [_column(s) for s in self._columns],
-            "tables": [t.tolist() for t in self._tables],
-            "script": script(self.R, self.canvas, self._columns, self.choice.nodes, self._opening),
-        }
+            "columns": [_column(self.R, s) for s in self.columns], "tables": list(self._tables),
+            "order": order_nodes(self.columns, self._tables), "script": self.script.view(),
+        }  # fmt: skip
+
+    def ribbons(self) -> Iterator[Part]:
+        """The joint relevances of the nodes of neighbouring columns, one table after the other."""
+        for c, table in enumerate(read_tables(self.R, self.columns)):
+            self._tables[c] = table
+            yield {"table": {"at": c, "rows": table.tolist()}, "order": order_nodes(self.columns, self._tables)}
+
+    def network(self) -> Part:
+        """Columns and ribbons together."""
+        part = self.layout()
+        for more in self.ribbons():
+            part["order"] = more["order"]
+        return part | {"tables": [None if t is None else t.tolist() for t in self._tables]}
+
+    @property
+    def script(self) -> Script:
+        """The lines of Python that repeat the view."""
+        return Script(self.R, self.canvas, self.columns, self.choice.nodes, self._opening)
 
     def flows(self) -> Part:
-        """The strongest chains of shown blocks, one of every column, with their maps."""
+        """The strongest chains of shown blocks, one of every column; their maps are those of selections."""
         columns = self.columns
         shown = [[i for i, n in enumerate(s.column.nodes) if n.kind == "block"] for s in columns]
         if not self._flows or not all(shown):
@@ -142,50 +173,68 @@ class View:
         listed = []
         for flow in found[0]:
             places = [s.numbers.index(at) for s, (_, at) in zip(columns, flow.blocks, strict=True)]
-            listed.append(self.selection(list(enumerate(places)), share=flow.relevance))
+            chosen = list(enumerate(places))
+            listed.append({"nodes": [list(at) for at in chosen], "share": flow.relevance})
         return {"flows": listed, "certified": found.certified[0]}
 
-    def selection(
-        self, chosen: Sequence[tuple[int, int]], longest: int | None = SMALL, share: float | None = None
-    ) -> Part:
-        """One node of some columns: their joint relevance, its shares given each of them, and its map."""
-        events = [(self.columns[c], n) for c, n in chosen]
-        share = self._share(chosen) if share is None else share
+    def selection(self, chosen: Sequence[tuple[int, int]], longest: int | None = SMALL) -> Part:
+        """Chosen nodes, any of each column: their joint relevance, its shares given each column, and its map."""
+        key = (tuple(sorted(chosen)), longest)
+        if key not in self._known:
+            self._known[key] = self._select(sorted(chosen), longest)
+        return self._known[key]
+
+    def _select(self, chosen: list[tuple[int, int]], longest: int | None) -> Part:
+        chain, columns = read_chain(self.columns, chosen), sorted({c for c, _ in chosen})
+        heat = self._map(chain, longest)
+        share = self._share(chosen, chain)
         given = []
-        for c, n in chosen if len(chosen) > 1 else ():
-            whole = self._share([(c, n)])
-            given.append({"column": c, "node": n, "share": share / whole if whole else 0.0})
-        heat = self.canvas.pack(joint(self.R, [self.canvas.variable], events), longest)
-        return {"nodes": [list(at) for at in chosen], "share": share, "given": given, "map": heat}
+        for c in columns if len(columns) > 1 else ():
+            own = [(column, n) for column, n in chosen if column == c]
+            whole = self._share(own, read_chain(self.columns, own))
+            given.append({"nodes": [list(at) for at in own], "share": share / whole if whole else 0.0})
+        return {
+            "nodes": [list(at) for at in chosen], "share": share, "given": given, "map": heat,
+            "script": self.script.selection(chosen),
+        }  # fmt: skip
 
-    def _share(self, chosen: Sequence[tuple[int, int]]) -> float:
-        """The joint relevance of nodes; that of one, or of two neighbours, is known."""
-        (c, n), *others = chosen
+    def _share(self, chosen: Sequence[tuple[int, int]], chain: Chain) -> float:
+        """The joint relevance of nodes; those of one column, and of two neighbours, are known."""
+        by_column: dict[int, list[int]] = {}
+        for c, n in chosen:
+            by_column.setdefault(c, []).append(n)
+        (c, nodes), *others = sorted(by_column.items())
         if not others:
-            return self.columns[c].column.nodes[n].share
-        if len(others) == 1 and others[0][0] == c + 1 and self._tables:
-            return float(self._tables[c][n, others[0][1]])
-        return float(joint(self.R, [], [(self.columns[c], n) for c, n in chosen]))
+            return sum(self.columns[c].column.nodes[n].share for n in nodes)
+        table = self._tables[c] if self._tables and len(others) == 1 and others[0][0] == c + 1 else None
+        if table is not None:
+            return float(table[np.ix_(nodes, others[0][1])].sum())
+        return float(joint(self.R, [], chain))
 
-    def formula(self, text: str, names: Mapping[str, Sequence[Set]]) -> Formula:
-        """The event that a text says, with names for lists of sets (any of them)."""
-        return query(text, dict(names))
+    def _map(self, chain: Chain, longest: int | None) -> Part:
+        """The heat map of a chain, with edges if it is one over a graph."""
+        return self._packed(lambda variable: joint(self.R, [variable], chain), longest)
 
-    def region(self, box: Sequence[int]) -> Set:
-        """The part of the input inside a box of the canvas: left, top, right, bottom; of a text: first, last."""
-        mask = torch.zeros(self.canvas.shape, dtype=torch.bool)
-        if len(box) != 2 * len(self.canvas.shape):
-            raise QuestionError("the region does not fit the input", got=str(list(box))[:80])
-        if len(box) == 4:
-            mask[box[1] : box[3], box[0] : box[2]] = True
-        else:
-            mask[box[0] : box[1]] = True
-        if not bool(mask.any()):
-            raise QuestionError("the region is empty", got=str(list(box))[:80])
-        layer, shape = self.canvas.layer, self.R.values(self.canvas.layer).shape[1:]
-        if self.canvas.variable == layer:
-            return layer.where(mask.reshape(shape))
-        return layer.where(mask if self.canvas.kind == "image" else mask[:, None].expand(shape))
+    def _packed(self, ask: Callable[[Any], Tensor], longest: int | None) -> Part:
+        packed = self.canvas.pack(ask(self.canvas.variable), longest)
+        graph = self.canvas.graph
+        if graph is not None and graph.along is not None:
+            along: Array = ask(graph.along).double().cpu().numpy()
+            packed["edges"] = pack_map(graph.on_lines(along), None)
+        return packed
+
+    def examples(self, chosen: Sequence[tuple[int, int]]) -> Part | None:
+        """Samples of a data set in which the chosen nodes count most; None if they are not known."""
+        if self._references is None or not 1 <= len({c for c, _ in chosen}) == len(chosen) <= 2:
+            return None
+        nodes = [(self.columns[c], self.columns[c].column.nodes[n]) for c, n in chosen]
+        if any(node.block is None for _, node in nodes):
+            return None
+        return self._references.of([shown.partition[node.block] for shown, node in nodes])
+
+    def region(self, made: Mapping[str, Any]) -> Region:
+        """A part of the input that was drawn."""
+        return read_region(self.canvas, made)
 
     def passes(self, event: Formula) -> float:
         """What the map of an event will take, in forward passes."""
@@ -194,18 +243,28 @@ class View:
 
     def event(self, event: Formula, longest: int | None = None) -> Part:
         """The relevance of a formula, with its map."""
-        share, heat = float(self.R(event)[0]), self.R(self.canvas.variable, event)[0]
-        return {"nodes": [], "share": share, "given": [], "map": self.canvas.pack(heat, longest)}
+        share = float(self.R(event)[0])
+        return {
+            "nodes": [], "share": share, "given": [],
+            "map": self._packed(lambda variable: self.R(variable, event)[0], longest),
+        }  # fmt: skip
 
-    def maps(self) -> Iterator[Part]:
-        """The maps of all nodes, and of the strongest ribbons of each two columns, one by one."""
-        for c, shown in enumerate(self.columns):
-            for n in range(len(shown.column.nodes)):
-                yield self.selection([(c, n)])
+    def nodes(self) -> list[tuple[int, int]]:
+        """All nodes, the largest first."""
+        places = [(c, n) for c, s in enumerate(self.columns) for n in range(len(s.column.nodes))]
+        return sorted(places, key=lambda at: -self.columns[at[0]].column.nodes[at[1]].height)
+
+    def maps(self, flows: Sequence[Part]) -> Iterator[Part]:
+        """The maps of all nodes, of the strongest ribbons of each two columns, and of chains, one by one."""
+        for c, n in sorted(self.nodes()):
+            yield self.selection([(c, n)])
         for c, table in enumerate(self._tables):
+            assert table is not None, "maps come after the ribbons"
             for at in np.argsort(-np.abs(table), axis=None, kind="stable")[:RIBBONS]:
                 a, b = divmod(int(at), table.shape[1])
                 yield self.selection([(c, a), (c + 1, b)])
+        for flow in flows:
+            yield self.selection([(c, n) for c, n in flow["nodes"]])
 
     def health(self) -> Part:
         """The certificate in plain words."""
@@ -213,21 +272,26 @@ class View:
 
     def whole(self, tell: Callable[[str], None] = lambda _: None) -> Part:
         """All parts together: what a report holds."""
+        tell("the heat map")
         view = self.facts()
-        for name, step in (
-            ("network", lambda: self.network(tell)), ("flows", self.flows), ("certificate", self.health),
-            ("maps", lambda: {"maps": list(self.maps())}),
-        ):  # fmt: skip
-            tell(name)
-            view |= step()
+        tell("the flow through the layers")
+        view |= self.network() | self.flows()
+        tell("the certificate")
+        view |= self.health()
+        tell("the maps of nodes and chains")
+        view["maps"] = [self._with_examples(part) for part in self.maps(view["flows"])]
         return view
 
+    def _with_examples(self, part: Part) -> Part:
+        found = self.examples([(c, n) for c, n in part["nodes"]])
+        return part if found is None else {**part, "examples": found}
 
-def _column(shown: Shown) -> Part:
+
+def _column(R: Measure, shown: Shown) -> Part:
     column, pick = shown.column, shown.pick
     nodes = [
         {"kind": n.kind, "block": n.block, "text": n.text, "share": n.share, "height": n.height} for n in column.nodes
     ]
     what = column.what.replace("groups", pick.by)
     return {"name": column.name, "what": what, "by": pick.by, "mass": column.mass, "absolute": column.absolute,
-            "nodes": nodes}  # fmt: skip
+            "ways": ways_of(R, shown), "nodes": nodes}  # fmt: skip

@@ -2,13 +2,14 @@
 import { drawPicture, makeColour } from "./heat.js";
 import { drawNetwork } from "./flow.js";
 import { cover, el, percent, readMap } from "./numbers.js";
-import { drawAlternatives, drawComparison, drawDecision, drawFlows, drawHealth, drawLayers, drawSelection, nearShares } from "./panels.js";
+import { drawAlternatives, drawComparison, drawDecision, drawExamples, drawFlows, drawHealth, drawLayers, drawSelection, nearShares } from "./panels.js";
 import { saveAll } from "./export.js";
 import { formulaBar } from "./formula.js";
 import { connect } from "./server.js";
 
 const at = (id) => document.getElementById(id);
-const state = { view: null, chosen: new Map(), coverage: 1, strength: 0.8, selection: null, known: new Map(), colour: null, server: null, bar: null, asked: 0 };
+// What is chosen are nodes, "column:node": any of those of one column, and all columns that have one.
+const state = { view: null, chosen: new Set(), coverage: 1, strength: 0.8, selection: null, known: new Map(), colour: null, server: null, bar: null, asked: 0 };
 
 // ---- what is in the address, so that it can be passed on
 
@@ -16,37 +17,38 @@ function readAddress() {
   const found = new URLSearchParams(location.hash.slice(1));
   state.coverage = Math.min(1, Math.max(0.05, Number(found.get("coverage") ?? 1) || 1));
   at("coverage").value = state.coverage;
-  const pairs = (found.get("chosen") ?? "").split("-").map((p) => p.split(":").map(Number));
-  state.chosen = new Map(pairs.filter((p) => p.length === 2 && p.every(Number.isInteger)));
+  state.chosen = new Set((found.get("chosen") ?? "").split("-").filter((id) => /^\d+:\d+$/.test(id)));
   return found;
 }
 
 function writeAddress() {
   const words = new URLSearchParams(state.server ? { ...state.server.address(), ...state.bar.address() } : {});
   if (state.coverage < 1) words.set("coverage", state.coverage);
-  if (state.chosen.size) words.set("chosen", [...state.chosen].sort((a, b) => a[0] - b[0]).map((p) => p.join(":")).join("-"));
+  if (state.chosen.size) words.set("chosen", key(nodes()));
   const text = words.toString();
   if (text !== location.hash.slice(1)) try { history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search); } catch { /* a page inside a notebook has no address */ }
 }
 
 // ---- choosing
 
-const nodes = () => [...state.chosen].sort((a, b) => a[0] - b[0]);
+const nodes = () => [...state.chosen].map((id) => id.split(":").map(Number)).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
 const key = (chain) => chain.map((p) => p.join(":")).join("-");
 
 function choose(chain) {
-  state.chosen = new Map(chain);
+  state.chosen = new Set(chain.map((p) => p.join(":")));
   refresh();
 }
 
 const act = {
-  node(column, node) {
-    if (state.chosen.get(column) === node) state.chosen.delete(column);
-    else state.chosen.set(column, node);
+  choose,
+  // A node takes the place of what was chosen in its column; `more` adds it, or takes it away.
+  nodes(column, members, more) {
+    const own = members.map((n) => `${column}:${n}`), there = own.every((id) => state.chosen.has(id));
+    const others = [...state.chosen].filter((id) => id.startsWith(`${column}:`) && !own.includes(id));
+    if (!more) others.forEach((id) => state.chosen.delete(id));
+    own.forEach((id) => (there && (more || !others.length) ? state.chosen.delete(id) : state.chosen.add(id)));
     refresh();
-    document.querySelector(`[data-node="${column}:${node}"]`)?.focus();
   },
-  ribbon: choose,
   move(from, arrow, covered) {
     const groups = covered.columns.map((_, c) => [...document.querySelectorAll(`[data-node^="${c}:"]`)]);
     const c = Number(from.split(":")[0]);
@@ -57,23 +59,35 @@ const act = {
   },
 };
 
+// What is known of a chain without asking: shares of one column, or of two that are neighbours.
+function shareOf(view, chain) {
+  const columns = [...new Set(chain.map((p) => p[0]))];
+  const own = (c) => chain.filter((p) => p[0] === c).map((p) => p[1]);
+  if (columns.length === 1) return own(columns[0]).reduce((sum, n) => sum + view.columns[columns[0]].nodes[n].share, 0);
+  const [low, high] = columns;
+  if (columns.length > 2 || high !== low + 1 || !view.tables[low]) return null;
+  return own(low).reduce((sum, a) => sum + own(high).reduce((inner, b) => inner + view.tables[low][a][b], 0), 0);
+}
+
 // The joint relevance of the chosen nodes: known already, or asked for.
 async function look() {
-  const chain = nodes().filter(([c, n]) => state.view.columns?.[c]?.nodes[n]);
-  const turn = ++state.asked;
+  const view = state.view, turn = ++state.asked;
+  const chain = nodes().filter(([c, n]) => view.columns?.[c]?.nodes[n]);
+  state.server?.forget();
   if (!chain.length) { state.selection = null; return; }
-  const near = chain.length === 1 ? nearShares(state.view, ...chain[0]) : null;
+  const near = chain.length === 1 ? nearShares(view, ...chain[0]) : null;
   const found = state.known.get(key(chain));
-  if (found) { state.selection = { ...found, near }; return; }
-  const [[c, n], second] = chain;
-  const pair = chain.length === 2 && second[0] === c + 1 ? state.view.tables[c][n][second[1]] : null;
-  const share = chain.length === 1 ? state.view.columns[c].nodes[n].share : pair;
-  state.selection = { nodes: chain, share, near, map: null, note: state.server ? "computing …" : "This report has no map of this chain; the explorer computes it." };
+  if (found) { state.selection = { ...found, near }; if (found.examples !== undefined || !state.server) return; }
+  else state.selection = { nodes: chain, share: shareOf(view, chain), near, map: null, note: state.server ? "computing the map …" : "This report has no map of this chain; the explorer computes it." };
   if (!state.server) return;
+  const show = (part) => {
+    const whole = { ...(state.known.get(key(chain)) ?? {}), ...part };
+    if (view === state.view) state.known.set(key(chain), whole);
+    if (turn === state.asked) { state.selection = { ...whole, near }; draw(); }
+  };
   try {
-    const answer = await state.server.select(chain);
-    state.known.set(key(chain), answer);
-    if (turn === state.asked) { state.selection = { ...answer, near }; draw(); }
+    await state.server.select(chain, show);
+    show({ examples: state.known.get(key(chain))?.examples ?? null });
   } catch (error) {
     if (turn === state.asked) { state.selection = { ...state.selection, note: error.message }; draw(); }
   }
@@ -105,19 +119,23 @@ function draw() {
   drawDecision(at("decision"), view);
   drawAlternatives(at("alternatives"), view, state.server && ((index) => state.server.explain(index)));
   const map = state.selection ? state.selection.map : view.heat;
-  at("picture").replaceChildren(drawPicture(view.picture, map ? readMap(map) : null, state.colour, state.strength, percent));
+  const picked = new Set(state.bar?.picked() ?? []);
+  at("picture").replaceChildren(drawPicture(view.picture, map ? readMap(map) : null, state.colour, state.strength, percent, picked));
+  at("along").textContent = view.picture.along ? `lines: walks along an edge in ${view.picture.along}` : "";
   drawSelection(at("selection"), view, state.selection);
+  drawExamples(at("examples"), state.selection?.examples);
   drawLayers(at("layers"), view);
   drawHealth(at("health"), view);
   drawComparison(at("comparison"), view, state.colour, state.strength);
   if (view.columns) {
-    const kept = new Set(nodes().map((p) => p.join(":")));
-    drawNetwork(at("network"), cover(view, state.coverage, kept), kept, act);
+    const focused = document.activeElement?.dataset?.node;
+    drawNetwork(at("network"), cover(view, state.coverage, state.chosen), state.chosen, act);
+    if (focused) document.querySelector(`[data-node="${focused}"]`)?.focus();
   } else at("network").replaceChildren(el("p", { class: "muted wait" }, "the flow through the layers is being computed …"));
   at("covered").textContent = percent(state.coverage, 0);
-  drawFlows(at("flows"), { ...view, flows: view.flows ?? [] }, state.colour, (flow) => choose(flow.nodes));
+  drawFlows(at("flows"), { ...view, flows: view.flows ?? [] }, state.colour, (flow) => state.known.get(key(flow.nodes))?.map, (flow) => choose(flow.nodes));
   at("certified").textContent = view.flows ? (view.certified ? "the strongest of all chains of shown nodes" : "found by a bounded search; others may be as strong") : "";
-  at("script").textContent = view.script ?? "";
+  at("script").textContent = state.selection?.script ?? view.script ?? "";
   at("versions").textContent = `nrm ${view.versions.nrm} · torch ${view.versions.torch} · ${view.options}`;
   at("clear").disabled = state.chosen.size === 0;
   writeAddress();
@@ -134,13 +152,18 @@ function receive(part, begins) {
   if (begins) {
     state.view = part;
     state.known.clear();
+    state.bar?.arrived(part);
     if (part.colours) { state.colour = makeColour(part.colours); drawLegend(part.colours); }
-  } else Object.assign(state.view, part);
+  } else if (part.table) {
+    state.view.tables[part.table.at] = part.table.rows;
+    state.view.order = part.order;
+  } else if (!part.maps || part.columns) Object.assign(state.view, part);
   if (part.columns && state.server && state.bar && new URLSearchParams(location.hash.slice(1)).get("ask")) setTimeout(state.bar.run);
-  for (const one of [...(part.flows ?? []), ...(part.maps ?? [])]) state.known.set(key(one.nodes), one);
-  if (state.selection?.formula && !begins) draw();
-  else if (state.view.columns) refresh();
-  else { state.selection = null; draw(); }
+  for (const one of part.maps ?? []) state.known.set(key(one.nodes), one);
+  if (begins && !part.columns) state.selection = null;
+  if (part.columns && !state.selection) look();
+  else if (part.table && state.selection?.nodes.length) state.selection.near = nodes().length === 1 ? nearShares(state.view, ...nodes()[0]) : null;
+  draw();
 }
 
 // ---- beginning
@@ -148,6 +171,11 @@ function receive(part, begins) {
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   try { localStorage.setItem("nrm-theme", theme); } catch { /* a page without storage */ }
+}
+
+function takeAway(kind) {
+  const map = state.selection ? state.selection.map : state.view?.heat;
+  if (state.view?.columns) saveAll(kind, state.view, "nrm", state.selection, { map: map ? readMap(map) : null, colour: state.colour, strength: state.strength });
 }
 
 function begin() {
@@ -165,10 +193,12 @@ function begin() {
     setTimeout(() => { at("copy").textContent = "copy"; }, 1500);
   });
   at("exports").replaceChildren(...["PNG", "SVG", "CSV", "JSON"].map((kind) =>
-    el("button", { type: "button", onclick: () => state.view?.columns && saveAll(kind, state.view, "nrm") }, kind)));
+    el("button", { type: "button", onclick: () => takeAway(kind) }, kind)));
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") choose([]);
-    if (event.key === "d" && !event.ctrlKey && !event.metaKey && !/INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) at("theme").click();
+    if (event.key === "Escape") { state.bar?.clear(); choose([]); }
+    if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) return;
+    if (event.key === "d") at("theme").click();
+    if (event.key === "/" && state.server) { event.preventDefault(); at("ask").focus(); }
   });
   let waiting = 0;
   addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(draw, 120); });
@@ -176,7 +206,8 @@ function begin() {
   const inside = at("view");
   if (inside) receive(JSON.parse(inside.textContent), true);
   else {
-    state.bar = formulaBar(at("formula"), at("picture"), words, { nodes, view: () => state.view }, ask);
+    const now = { nodes, view: () => state.view, draw, price: (text, sets) => state.server.price(text, sets) };
+    state.bar = formulaBar(at("formula"), at("picture"), words, now, ask);
     state.server = connect(words, receive, () => choose([]));
     addEventListener("hashchange", () => { state.server.follow(readAddress()); if (state.view) refresh(); });
   }

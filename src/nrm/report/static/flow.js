@@ -1,22 +1,14 @@
 // The network as columns of nodes that add up to 100 %, with ribbons for joint relevances.
-import { nodeText, percent } from "./numbers.js";
+import { nodeText, percent, svg } from "./numbers.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const NODE = 11, TOP = 46, GAP = 9;
-
-function svg(tag, attributes = {}, text) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
 
 // Places by d3-sankey: nodes have the heights of the view, ribbons take their share of both ends.
 export function layOut(covered, width, height) {
   const nodes = [], links = [];
   covered.columns.forEach((column, c) => column.nodes.forEach((node, n) =>
     nodes.push({ id: `${c}:${n}`, column: c, place: n, node, fixedValue: Math.max(node.height, 1e-6) })));
-  covered.tables.forEach((table, c) => table.forEach((row, a) => row.forEach((share, b) => {
+  covered.tables.forEach((table, c) => table?.forEach((row, a) => row.forEach((share, b) => {
     if (share !== 0) links.push({ source: `${c}:${a}`, target: `${c + 1}:${b}`, share, value: Math.abs(share) });
   })));
   const last = covered.columns.length - 1;
@@ -64,7 +56,7 @@ export function drawNetwork(box, covered, chosen, act) {
   const height = Math.max(360, TOP + most * 38);
   const graph = layOut(covered, width, height);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "flow of relevance" });
-  const isChosen = (end) => end.node.members.length === 1 && chosen.has(`${end.column}:${end.node.members[0]}`);
+  const isChosen = (end) => end.node.members.every((n) => chosen.has(`${end.column}:${n}`));
   const any = chosen.size > 0;
   const columns = new Set([...chosen].map((id) => Number(id.split(":")[0])));
   // Between two chosen nodes, from a chosen node to a column without one, or none of both.
@@ -78,11 +70,8 @@ export function drawNetwork(box, covered, chosen, act) {
     const ends = [link.source, link.target];
     const path = svg("path", { d: ribbonPath(link), class: kindOf(link) + (any ? markOf(ends) : "") });
     path.append(svg("title", {}, `${ends.map((e) => nodeText(covered.columns[e.column], e.node)).join(" & ")}: ${percent(link.share)}`));
-    const single = ends.every((e) => e.node.members.length === 1);
-    if (single) {
-      path.dataset.ribbon = ends.map((e) => `${e.column}:${e.node.members[0]}`).join(" ");
-      path.addEventListener("click", () => act.ribbon(ends.map((e) => [e.column, e.node.members[0]])));
-    }
+    path.dataset.ribbon = ends.map((e) => `${e.column}:${e.node.members.join("+")}`).join(" ");
+    path.addEventListener("click", () => act.choose(ends.flatMap((e) => e.node.members.map((n) => [e.column, n]))));
     ribbons.append(path);
   }
   picture.append(ribbons);
@@ -105,6 +94,7 @@ export function drawNetwork(box, covered, chosen, act) {
       tabindex: 0, role: "button", "aria-pressed": on, "aria-label": `${column.name}, ${text}, ${percent(node.share)}`,
     });
     group.dataset.node = `${place.column}:${node.members.length === 1 ? node.members[0] : "rest"}`;
+    group.dataset.members = node.members.map((n) => `${place.column}:${n}`).join(" ");
     const tall = Math.max(1.5, place.y1 - place.y0), middle = (place.y0 + place.y1) / 2;
     const letters = Math.min(text.length, 13) + percent(node.share).length + 1;
     group.append(svg("rect", { class: "hit", x: place.x0, y: middle - 8, width: NODE + 8 + 6.4 * letters, height: 16 }),
@@ -112,14 +102,45 @@ export function drawNetwork(box, covered, chosen, act) {
     const line = svg("text", { x: place.x1 + 5, y: middle });
     line.append(svg("tspan", { class: "name" }, clip(text, 13)), svg("tspan", { class: "share", dx: 5 }, percent(node.share)));
     group.append(line, svg("title", {}, `${column.name} · ${text}: ${percent(node.share)}`));
-    const pick = () => node.members.length === 1 && act.node(place.column, node.members[0]);
+    const pick = (event) => act.nodes(place.column, node.members, event.shiftKey || event.ctrlKey || event.metaKey);
     group.addEventListener("click", pick);
     group.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(); }
+      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(event); }
       if (event.key.startsWith("Arrow")) { event.preventDefault(); act.move(group.dataset.node, event.key, covered); }
     });
     picture.append(group);
   }
+  picture.addEventListener("pointerdown", (event) => event.button === 0 && drawBand(picture, event, act.choose));
   box.replaceChildren(picture);
   return graph;
+}
+
+// A band around several nodes, drawn with the mouse, chooses all of them.
+function drawBand(picture, start, choose) {
+  const from = picture.getBoundingClientRect();
+  const place = (event) => [event.clientX - from.left, event.clientY - from.top];
+  const [x0, y0] = place(start);
+  const band = svg("rect", { class: "band" });
+  const size = (event) => { const [x, y] = place(event); return [Math.min(x, x0), Math.min(y, y0), Math.abs(x - x0), Math.abs(y - y0)]; };
+  const move = (event) => {
+    const [x, y, width, height] = size(event);
+    if (!band.isConnected && Math.max(width, height) < 8) return;
+    if (!band.isConnected) picture.append(band);
+    for (const [name, value] of Object.entries({ x, y, width, height })) band.setAttribute(name, value);
+  };
+  const stop = (event) => {
+    removeEventListener("pointermove", move);
+    removeEventListener("pointerup", stop);
+    if (!band.isConnected) return;
+    const [x, y, width, height] = size(event);
+    band.remove();
+    const inside = [...picture.querySelectorAll(".node")].filter((node) => {
+      const body = node.querySelector(".body").getBoundingClientRect();
+      const [left, middle] = [body.left - from.left, (body.top + body.bottom) / 2 - from.top];
+      return left < x + width && left + body.width > x && middle >= y && middle <= y + height;
+    });
+    choose(inside.flatMap((node) => node.dataset.members.split(" ").map((id) => id.split(":").map(Number))));
+  };
+  addEventListener("pointermove", move);
+  addEventListener("pointerup", stop);
 }

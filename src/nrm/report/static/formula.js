@@ -1,71 +1,173 @@
-// Named sets and formulas about walks: `bird AND NOT sky`. A set is some nodes, or a region drawn on the picture.
-import { el, nodeText } from "./numbers.js";
+// Named sets and formulas about walks: `bird AND NOT sky`. A set is some nodes, channels by number, or a part of the
+// input that was drawn: a box, an outline, tokens or nodes of a graph.
+import { el, nodeText, svg } from "./numbers.js";
 
-// `now` says what is chosen: `nodes()` and `view()`; `ask(text, sets)` computes. Returns what belongs into the address.
+const FINE = 1000, WAIT = 400;
+
+// Numbers and ranges, as people write them: "3, 7, 10-12".
+export function readList(text) {
+  return text.split(/[\s,;]+/).filter(Boolean).flatMap((word) => {
+    const [, low, high] = /^(\d+)(?:-(\d+))?$/.exec(word) ?? [];
+    if (low === undefined) return [];
+    const [a, b] = [Number(low), Math.min(Number(high ?? low), Number(low) + 5000)];
+    return Array.from({ length: Math.max(0, b - a + 1) }, (_, k) => a + k);
+  });
+}
+
+// `now` says what is chosen: `nodes()` and `view()`, draws, and knows the `price(text, sets)`; `ask(text, sets)` computes.
 export function formulaBar(box, picture, words, now, ask) {
   const sets = new Map();
-  let region = null, corner = null;
-  const text = el("input", { id: "ask", type: "text", placeholder: "bird AND NOT sky", "aria-label": "formula", value: words.get("ask") ?? "", maxlength: 2000 });
+  let region = null, tool = "box", waiting = 0;
+  const text = el("input", { id: "ask", type: "text", placeholder: "bird AND NOT sky", "aria-label": "formula", value: words.get("ask") ?? "", maxlength: 2000, oninput: () => estimate() });
   const name = el("input", { id: "name", type: "text", placeholder: "a name", "aria-label": "name of a set", maxlength: 40 });
+  const price = el("small", { id: "price" });
   const chips = el("span", { class: "chips" });
-  const frame = el("div", { class: "region", hidden: true });
+  const layer = el("select", { id: "set-layer", "aria-label": "layer of the channels" });
+  const channels = el("input", { id: "set-channels", type: "text", placeholder: "3, 7, 10-12", "aria-label": "channels", maxlength: 400 });
+  const outline = svg("svg", { class: "region", viewBox: `0 0 ${FINE} ${FINE}`, preserveAspectRatio: "none", "aria-hidden": true });
   try { for (const [key, made] of Object.entries(JSON.parse(words.get("sets") ?? "{}"))) sets.set(key, made); } catch { /* an address that was cut */ }
 
   function say(made) {
-    if (!made.nodes) return "a region of the input";
+    if (made.layer) return `${made.layer}, channels ${made.channels.join(", ")}`;
+    if (!made.nodes) return made.positions ? `${made.positions.length} of the input's positions` : "a region of the input";
     const columns = now.view()?.columns ?? [];
     return made.nodes.map(([c, n]) => (columns[c]?.nodes[n] ? `${columns[c].name} ${nodeText(columns[c], columns[c].nodes[n])}` : "")).join(", ");
   }
 
   function draw() {
-    chips.replaceChildren(...[...sets].map(([key, made]) => el("span", { class: "chip", title: say(made) }, key,
-      el("button", { type: "button", "aria-label": `forget ${key}`, onclick: () => { sets.delete(key); draw(); } }, "×"))));
+    chips.replaceChildren(...[...sets].map(([key, made]) => el("span", { class: "chip", title: say(made) },
+      el("button", { type: "button", class: "word", title: `put ${key} into the formula`, onclick: () => insert(key) }, key),
+      el("button", { type: "button", "aria-label": `forget ${key}`, onclick: () => { sets.delete(key); draw(); now.draw(); } }, "×"))));
+  }
+
+  const quoted = (key) => (/^(?!(and|or|xor|not|implies)$)[a-z_]\w*$/i.test(key) ? key : `"${key.replaceAll('"', '""')}"`);
+
+  function insert(key) {
+    const before = text.value.trimEnd();
+    text.value = before && !/(AND|OR|NOT|XOR|IMPLIES|\()$/i.test(before) ? `${before} AND ${quoted(key)}` : `${before} ${quoted(key)}`.trim();
+    text.focus();
+    estimate();
   }
 
   function keep(made) {
+    if (!made) { name.focus(); return; }
     const key = name.value.trim() || `set${sets.size + 1}`;
-    if (!made) return;
     sets.set(key, made);
     name.value = "";
-    if (!text.value) text.value = /^(?!(and|or|xor|not|implies)$)[a-z_]\w*$/i.test(key) ? key : `"${key.replaceAll('"', '""')}"`;
+    if (!text.value) { text.value = quoted(key); estimate(); }
     draw();
+    now.draw();
+  }
+
+  // What the formula would cost, told before it is asked.
+  function estimate() {
+    clearTimeout(waiting);
+    price.textContent = "";
+    waiting = setTimeout(async () => {
+      const asked = text.value;
+      if (!asked.trim() || !now.view()?.columns) return;
+      const found = await now.price(asked, Object.fromEntries(sets)).catch(() => null);
+      if (found && asked === text.value) price.textContent = `≈ ${found.seconds < 0.1 ? "under 0.1" : found.seconds} s, ${found.passes} forward passes`;
+    }, WAIT);
   }
 
   const run = () => text.value.trim() && ask(text.value, Object.fromEntries(sets));
+  const pick = (kind, title) => el("button", { type: "button", "data-tool": kind, "aria-pressed": kind === tool, title, onclick: () => {
+    tool = kind;
+    tools.querySelectorAll("[data-tool]").forEach((b) => b.setAttribute("aria-pressed", b.dataset.tool === kind));
+  } }, kind);
+  const tools = el("div", { class: "tools" }, "mark by", pick("box", "drag a box on the picture"), pick("lasso", "draw around a part of the picture"));
+  const marking = el("div", { class: "tools" });
+  picture.parentElement.after(tools, marking);
   box.replaceChildren(
-    el("form", { onsubmit: (event) => { event.preventDefault(); run(); } }, text, el("button", { type: "submit", id: "run" }, "ask")),
-    name,
-    el("button", { type: "button", id: "name-nodes", title: "any of the chosen nodes", onclick: () => keep(now.nodes().length ? { nodes: now.nodes() } : null) }, "name the chosen nodes"),
-    el("button", { type: "button", id: "name-region", title: "drag on the picture first", onclick: () => keep(region ? { region } : null) }, "name the region"),
-    chips);
+    el("form", { onsubmit: (event) => { event.preventDefault(); run(); } }, text, el("button", { type: "submit", id: "run" }, "ask"), price),
+    el("div", { class: "sets" }, name,
+      el("button", { type: "button", id: "name-nodes", title: "any of the chosen nodes", onclick: () => keep(now.nodes().length ? { nodes: now.nodes() } : null) }, "name the chosen nodes"),
+      el("button", { type: "button", id: "name-region", title: "mark a part of the input first", onclick: () => keep(region) }, "name the marked region"),
+      el("details", {}, el("summary", {}, "channels"), layer, channels,
+        el("button", { type: "button", id: "name-channels", onclick: () => { const list = readList(channels.value); keep(list.length ? { layer: layer.value, channels: list } : null); } }, "name them")),
+      chips));
   box.hidden = false;
   draw();
 
-  // A region is dragged on the picture; it is kept in cells of the heat map.
-  picture.parentElement.append(frame);
+  // ---- marking a part of the input
+
+  const corners = ([a, b], [c, d]) => [[a, b], [c, b], [c, d], [a, d]];
+  const show = (points) => outline.replaceChildren(svg("polygon", { points: points.map((p) => p.join(",")).join(" ") }));
+  picture.parentElement.append(outline);
   const place = (event) => {
     const area = picture.getBoundingClientRect();
-    return [(event.clientX - area.left) / area.width, (event.clientY - area.top) / area.height].map((v) => Math.min(1, Math.max(0, v)));
+    return [(event.clientX - area.left) / area.width, (event.clientY - area.top) / area.height].map((v) => Math.round(FINE * Math.min(1, Math.max(0, v))));
   };
-  const span = (event) => {
-    const end = place(event);
-    return [0, 1].map((k) => Math.min(corner[k], end[k])).concat([0, 1].map((k) => Math.max(corner[k], end[k])));
-  };
-  picture.addEventListener("pointerdown", (event) => { if (now.view()?.picture.kind === "image") { corner = place(event); event.preventDefault(); } });
-  addEventListener("pointermove", (event) => {
-    if (!corner) return;
-    const [left, top, right, bottom] = span(event);
-    Object.assign(frame.style, { left: `${left * 100}%`, top: `${top * 100}%`, width: `${(right - left) * 100}%`, height: `${(bottom - top) * 100}%` });
-    frame.hidden = false;
-  });
-  addEventListener("pointerup", (event) => {
-    if (!corner) return;
-    const [left, top, right, bottom] = span(event);
+
+  function mark(found, points) {
+    region = found;
+    if (points) show(points); else outline.replaceChildren();
+    document.getElementById("name-region").disabled = !region;
+    marking.replaceChildren(...(region ? [el("span", {}, region.positions ? `${region.positions.length} marked` : "a region is marked"), el("button", { type: "button", onclick: () => clear() }, "clear")] : []));
+  }
+
+  function clear() { mark(null); now.draw(); }
+
+  function boxed(a, b) {
     const [rows, columns] = now.view().heat.shape;
-    corner = null;
-    const cells = [Math.floor(left * columns), Math.floor(top * rows), Math.ceil(right * columns), Math.ceil(bottom * rows)];
-    region = (right - left) * columns > 0.3 && (bottom - top) * rows > 0.3 ? cells : null;
-    frame.hidden = region === null;
+    const low = [0, 1].map((k) => Math.min(a[k], b[k]) / FINE), high = [0, 1].map((k) => Math.max(a[k], b[k]) / FINE);
+    const wide = (high[0] - low[0]) * columns > 0.3 && (high[1] - low[1]) * rows > 0.3;
+    return wide ? { region: [Math.floor(low[0] * columns), Math.floor(low[1] * rows), Math.ceil(high[0] * columns), Math.ceil(high[1] * rows)] } : null;
+  }
+
+  picture.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    if (now.view()?.picture.kind !== "image") { mine(event); return; }
+    event.preventDefault();
+    const path = [place(event)];
+    const move = (next) => {
+      const at = place(next), last = path.at(-1);
+      if (tool === "lasso" && Math.hypot(at[0] - last[0], at[1] - last[1]) < 6) return;
+      if (tool === "box") path.splice(1, 1, at); else path.push(at);
+      show(tool === "box" ? corners(path[0], at) : path);
+    };
+    const stop = (last) => {
+      removeEventListener("pointermove", move);
+      removeEventListener("pointerup", stop);
+      if (tool === "box") { const found = boxed(path[0], place(last)); mark(found, found && corners(path[0], place(last))); }
+      else mark(path.length > 2 ? { lasso: path.slice(0, 2000) } : null, path.length > 2 ? path : null);
+    };
+    addEventListener("pointermove", move);
+    addEventListener("pointerup", stop);
   });
-  return { run, address: () => (sets.size || text.value ? { ask: text.value, sets: JSON.stringify(Object.fromEntries(sets)) } : {}) };
+
+  // Tokens and nodes are marked one by one, or dragged over.
+  function mine(start) {
+    const found = start.target.closest("[data-position]");
+    if (!found) return;
+    start.preventDefault();
+    const marked = new Set(region?.positions ?? []);
+    const on = !marked.has(Number(found.dataset.position));
+    const touch = (event) => {
+      const under = document.elementFromPoint(event.clientX, event.clientY)?.closest("#picture [data-position]");
+      if (!under) return;
+      const i = Number(under.dataset.position);
+      if (on) marked.add(i); else marked.delete(i);
+      mark(marked.size ? { positions: [...marked].sort((a, b) => a - b) } : null);
+      under.classList.toggle("picked", on);
+    };
+    const stop = () => { removeEventListener("pointermove", touch); removeEventListener("pointerup", stop); now.draw(); };
+    touch(start);
+    addEventListener("pointermove", touch);
+    addEventListener("pointerup", stop);
+  }
+
+  mark(null);
+  return {
+    run, clear: () => mark(null),
+    picked: () => region?.positions ?? [],
+    // A view has come: its layers can be named, and what was asked before is asked again.
+    arrived(view) {
+      const known = view.layers.filter((l) => l.ways.includes("channels"));
+      layer.replaceChildren(...known.map((l) => el("option", { value: l.name, selected: l.name === layer.value }, l.name)));
+      tools.hidden = view.picture.kind !== "image";
+    },
+    address: () => (sets.size || text.value ? { ask: text.value, sets: JSON.stringify(Object.fromEntries(sets)) } : {}),
+  };
 }

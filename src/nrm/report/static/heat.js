@@ -1,5 +1,5 @@
-// Heat maps over pictures and texts.
-import { bytes, el, fullColour } from "./numbers.js";
+// Heat maps over pictures, texts and graphs.
+import { bytes, el, fullColour, svg } from "./numbers.js";
 
 function stops(colours) {
   return colours.map((c) => [1, 3, 5].map((k) => parseInt(c.slice(k, k + 2), 16)));
@@ -60,12 +60,12 @@ export function drawImage(picture, map, colour, strength) {
   return canvas;
 }
 
-export function drawTokens(picture, map, colour, strength, format) {
+export function drawTokens(picture, map, colour, strength, format, picked) {
   const box = el("div", { class: "tokens" });
   const full = map === null ? 1 : fullColour(map.values);
   picture.tokens.forEach((token, i) => {
     const value = map === null ? 0 : map.values[i];
-    const word = el("span", { title: map === null ? null : `${token.text}: ${format(value)}` }, token.text);
+    const word = el("span", { title: map === null ? null : `${token.text}: ${format(value)}`, "data-position": i, class: picked.has(i) ? "picked" : null }, token.text);
     const level = Math.max(-1, Math.min(1, value / full));
     word.style.background = `rgba(${colour(level).join(",")},${strength * Math.min(1, 1.2 * Math.abs(level) ** 0.8)})`;
     if (strength * Math.abs(level) > 0.55) word.style.color = "#fff";
@@ -76,6 +76,82 @@ export function drawTokens(picture, map, colour, strength, format) {
   return box;
 }
 
-export function drawPicture(picture, map, colour, strength, format) {
-  return picture.kind === "image" ? drawImage(picture, map, colour, strength) : drawTokens(picture, map, colour, strength, format);
+// Nodes and edges in the colours and sizes of their relevance, on one scale.
+export function drawGraph(picture, map, colour, strength, format, picked) {
+  const xs = picture.places.map((p) => p[0]), ys = picture.places.map((p) => p[1]);
+  const room = 0.75, left = Math.min(...xs) - room, top = Math.min(...ys) - room;
+  const width = Math.max(...xs) + room - left, height = Math.max(...ys) + room - top;
+  const unit = 56;
+  const place = (i) => [(xs[i] - left) * unit, (ys[i] - top) * unit];
+  const box = svg("svg", { viewBox: `0 0 ${width * unit} ${height * unit}`, class: "graph", role: "img", "aria-label": "relevance of nodes and edges" });
+  const known = map ? [...map.values, ...(map.edges?.values ?? [])] : [];
+  const full = Math.max(1e-30, ...known.map(Math.abs));
+  const paintOf = (level) => `rgb(${colour(level).join(",")})`;
+  const lines = svg("g", {});
+  picture.lines.map((ends, k) => ({ ends, value: map?.edges?.values[k] ?? 0 })).sort((a, b) => Math.abs(a.value) - Math.abs(b.value)).forEach(({ ends, value }) => {
+    if (ends[0] === ends[1]) return;
+    const [[x1, y1], [x2, y2]] = ends.map(place);
+    const level = strength ? value / full : 0;
+    const line = svg("g", { class: "bond" });
+    line.append(svg("line", { x1, y1, x2, y2, class: "plain" }));
+    if (level) line.append(svg("line", { x1, y1, x2, y2, stroke: paintOf(level), "stroke-opacity": Math.min(1, 0.3 + Math.abs(level)), "stroke-width": 1.5 + 16 * Math.abs(level) }));
+    if (picture.directed) {
+      const length = Math.hypot(x2 - x1, y2 - y1) || 1, [ux, uy] = [(x2 - x1) / length, (y2 - y1) / length];
+      const [tx, ty] = [x2 - 19 * ux, y2 - 19 * uy];
+      line.append(svg("path", { class: "tip", d: `M${tx},${ty}L${tx - 9 * ux - 5 * uy},${ty - 9 * uy + 5 * ux}L${tx - 9 * ux + 5 * uy},${ty - 9 * uy - 5 * ux}Z` }));
+    }
+    line.append(svg("title", {}, `${ends.map((i) => `${picture.texts[i]} (${i})`).join(picture.directed ? " → " : " – ")}: ${format(value)}`));
+    lines.append(line);
+  });
+  box.append(lines);
+  picture.texts.forEach((text, i) => {
+    const [cx, cy] = place(i), value = map?.values[i] ?? 0, level = strength ? value / full : 0;
+    const node = svg("g", { class: `atom${picked.has(i) ? " picked" : ""}`, "data-position": i });
+    const circle = svg("circle", { cx, cy, r: 11 + 8 * Math.abs(level) });
+    if (level) { circle.style.fill = paintOf(level); circle.style.fillOpacity = strength * Math.min(1, 0.15 + Math.abs(level)); }
+    const name = svg("text", { x: cx, y: cy, class: Math.abs(level) * strength > 0.55 ? "light" : null }, text.length > 4 ? `${text.slice(0, 3)}…` : text);
+    node.append(svg("circle", { cx, cy, r: 11 + 8 * Math.abs(level), class: "ground" }), circle, name, svg("title", {}, `${text} (${i}): ${format(value)}`));
+    box.append(node);
+  });
+  return box;
+}
+
+const NONE = new Set();
+
+// `picked` are the tokens or nodes that a person has marked.
+export function drawPicture(picture, map, colour, strength, format, picked = NONE) {
+  if (picture.kind === "image") return drawImage(picture, map, colour, strength);
+  return (picture.kind === "graph" ? drawGraph : drawTokens)(picture, map, colour, strength, format, picked);
+}
+
+// A text on a canvas, for a picture to take away.
+export function tokensOnCanvas(picture, map, colour, strength, style) {
+  const size = 18, line = 30, width = 720, pad = 14;
+  const font = `${size}px system-ui, sans-serif`;
+  const pen = el("canvas").getContext("2d");
+  pen.font = font;
+  let x = pad, y = pad;
+  const placed = picture.tokens.map((token) => {
+    const wide = pen.measureText(token.text).width + 3;
+    if (token.space) x += size / 3;
+    if (x + wide > width - pad) { x = pad; y += line; }
+    const here = { x, y, wide };
+    x += wide;
+    if (token.ends) { x = pad; y += line; }
+    return here;
+  });
+  const canvas = el("canvas", { width, height: y + line + pad });
+  const context = canvas.getContext("2d");
+  context.fillStyle = style.backgroundColor;
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  Object.assign(context, { font, textBaseline: "middle" });
+  const full = map === null ? 1 : fullColour(map.values);
+  placed.forEach((here, i) => {
+    const level = map === null ? 0 : Math.max(-1, Math.min(1, map.values[i] / full));
+    context.fillStyle = `rgba(${colour(level).join(",")},${strength * Math.min(1, 1.2 * Math.abs(level) ** 0.8)})`;
+    context.fillRect(here.x, here.y + 2, here.wide, line - 6);
+    context.fillStyle = strength * Math.abs(level) > 0.55 ? "#fff" : style.color;
+    context.fillText(picture.tokens[i].text, here.x + 1.5, here.y + line / 2 - 1);
+  });
+  return canvas;
 }

@@ -10,7 +10,7 @@ export function bytes(text) {
 // A packed map as numbers between -1 and 1 times its limit.
 export function readMap(map) {
   const small = new Int8Array(bytes(map.data).buffer);
-  return { shape: map.shape, limit: map.limit, total: map.total, values: Float32Array.from(small, (v) => (v / 127) * map.limit) };
+  return { shape: map.shape, limit: map.limit, total: map.total, values: Float32Array.from(small, (v) => (v / 127) * map.limit), edges: map.edges ? readMap(map.edges) : null };
 }
 
 // The relevance that has the full colour: nearly all of the map is below it.
@@ -26,13 +26,14 @@ export function percent(share, digits) {
   return `${share < 0 ? "\u2212" : ""}${text} %`;
 }
 
-const SHORT = { channels: "ch", positions: "pos", heads: "head", clusters: "cluster", groups: "group" };
+const SHORT = { channels: "ch", positions: "pos", heads: "head", clusters: "cluster", groups: "group", edges: "edge" };
 
 export function nodeText(column, node) {
   return node.kind === "block" && /^[\d, ]+$/.test(node.text) ? `${SHORT[column.by] ?? ""} ${node.text}`.trim() : node.text;
 }
 
 // The columns with their weakest blocks merged into the rest, until the strongest cover enough; `kept` are never merged.
+// Nodes stand in the order of the view; tables that are not there yet are null.
 export function cover(view, coverage, kept) {
   const columns = view.columns.map((column, c) => {
     const blocks = column.nodes.map((node, n) => ({ node, n })).filter(({ node }) => node.kind === "block");
@@ -45,7 +46,9 @@ export function cover(view, coverage, kept) {
     }
     const nodes = [];
     const rest = { kind: "rest", text: "rest", share: 0, height: 0, members: [] };
-    column.nodes.forEach((node, n) => {
+    const order = view.order?.[c] ?? column.nodes.map((_, n) => n);
+    order.forEach((n) => {
+      const node = column.nodes[n];
       if (node.kind === "block" && shown.has(n)) nodes.push({ ...node, members: [n] });
       else if (node.kind !== "elsewhere") {
         rest.share += node.share;
@@ -57,7 +60,7 @@ export function cover(view, coverage, kept) {
     column.nodes.forEach((node, n) => node.kind === "elsewhere" && nodes.push({ ...node, members: [n] }));
     return { ...column, nodes };
   });
-  const tables = view.tables.map((table, c) => columns[c].nodes.map((a) => columns[c + 1].nodes.map((b) =>
+  const tables = view.tables.map((table, c) => table && columns[c].nodes.map((a) => columns[c + 1].nodes.map((b) =>
     a.members.reduce((sum, i) => sum + b.members.reduce((inner, j) => inner + table[i][j], 0), 0))));
   return { columns, tables };
 }
@@ -71,5 +74,14 @@ export function el(tag, attributes = {}, ...children) {
     else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
   }
   made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function svg(tag, attributes = {}, text) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(name, value);
+  if (text !== undefined) made.textContent = text;
   return made;
 }

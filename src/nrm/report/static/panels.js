@@ -30,6 +30,17 @@ function chainText(view, nodes) {
   return nodes.map(([c, n]) => `${view.columns[c].name} ${nodeText(view.columns[c], view.columns[c].nodes[n])}`);
 }
 
+// The samples of a data set in which what is chosen counts most.
+export function drawExamples(box, examples) {
+  box.hidden = !examples;
+  if (!examples) return;
+  const cards = examples.hits.map((hit) => el("figure", { title: `sample ${hit.sample}, score ${hit.score.toPrecision(3)}` },
+    hit.picture ? drawPicture(hit.picture, null, null, 0, percent) : el("div", { class: "blank" }, `${hit.sample}`),
+    el("figcaption", {}, hit.label || `sample ${hit.sample}`)));
+  box.replaceChildren(el("h2", {}, "Where else this counts most", el("small", {}, "best samples of the data set, by relevance")),
+    el("div", { class: "gallery" }, ...cards), ...(examples.note ? [el("p", { class: "note" }, examples.note)] : []));
+}
+
 export function drawSelection(box, view, selection) {
   if (!selection) {
     const shown = view.heat.total;
@@ -41,8 +52,8 @@ export function drawSelection(box, view, selection) {
   const parts = [el("p", {}, el("b", { id: "share" }, selection.share === null ? "…" : percent(selection.share)), what)];
   if (selection.nodes.length) parts.push(el("ul", {}, ...chainText(view, selection.nodes).map((text) => el("li", {}, text))));
   for (const given of selection.given ?? []) {
-    const [name] = chainText(view, [[given.column, given.node]]);
-    parts.push(el("p", { class: "given" }, el("b", {}, percent(given.share)), ` of what passes through ${name}`));
+    const names = chainText(view, given.nodes);
+    parts.push(el("p", { class: "given" }, el("b", {}, percent(given.share)), ` of what passes through ${names.length > 2 ? `these ${names.length} nodes of ${view.columns[given.nodes[0][0]].name}` : names.join(" or ")}`));
   }
   if (selection.near) parts.push(...selection.near.map((side) => el("div", { class: "near" }, el("span", { class: "muted" }, side.title),
     ...side.entries.map((e) => el("span", {}, `${e.text} `, el("b", {}, percent(e.share)))))));
@@ -57,15 +68,17 @@ export function nearShares(view, column, node) {
     .map((share, n) => ({ text: nodeText(view.columns[other], view.columns[other].nodes[n]), share: whole ? share / whole : 0 }))
     .sort((a, b) => Math.abs(b.share) - Math.abs(a.share)).slice(0, 3) });
   const sides = [];
-  if (column > 0) sides.push(side(column - 1, view.tables[column - 1].map((row) => row[node]), `given this, from ${view.columns[column - 1].name}:`));
-  if (column < view.columns.length - 1) sides.push(side(column + 1, view.tables[column][node], `given this, to ${view.columns[column + 1].name}:`));
+  if (view.tables[column - 1]) sides.push(side(column - 1, view.tables[column - 1].map((row) => row[node]), `given this, from ${view.columns[column - 1].name}:`));
+  if (view.tables[column]) sides.push(side(column + 1, view.tables[column][node], `given this, to ${view.columns[column + 1].name}:`));
   return sides;
 }
 
-export function drawFlows(box, view, colour, choose) {
+// `mapOf` gives the map of a chain, or nothing as long as it is not there.
+export function drawFlows(box, view, colour, mapOf, choose) {
   box.replaceChildren(...view.flows.map((flow, i) => {
+    const map = mapOf(flow);
     const card = el("button", { class: "flow", type: "button", "data-flow": i, onclick: () => choose(flow) },
-      el("div", { class: "thumb" }, drawPicture(view.picture, readMap(flow.map), colour, 0.85, percent)),
+      el("div", { class: "thumb" }, drawPicture(view.picture, map ? readMap(map) : null, colour, map ? 0.85 : 0, percent)),
       el("div", { class: "words" }, el("b", {}, percent(flow.share)), ...chainText(view, flow.nodes).map((text) => el("span", {}, text))));
     return card;
   }));

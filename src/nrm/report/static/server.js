@@ -1,12 +1,12 @@
-// Talking to the explorer's server: items, views in parts, selections. Long work is polled and never blocks the page.
+// Talking to the explorer's server: items, views in parts, selections. Long work is followed and never blocks the page.
 import { el } from "./numbers.js";
 
-const POLL = 120;
+const SOON = 250, MANY = 2000;
 
-export function connect(words, receive, forget) {
+export function connect(words, receive, clear) {
   const token = new URLSearchParams(location.search).get("token") ?? "";
   const at = (id) => document.getElementById(id);
-  const now = { item: null, target: null, against: null, layers: null, nodes: 8, view: null, job: null, classes: [], items: [], ways: [] };
+  const now = { item: null, target: null, against: null, layers: null, nodes: 8, view: null, job: null, asked: null, classes: [], items: [], ways: [] };
 
   async function call(path, options = {}) {
     const answer = await fetch(path, { ...options, headers: { "X-Token": token, ...(options.headers ?? {}) } });
@@ -15,31 +15,44 @@ export function connect(words, receive, forget) {
     return data;
   }
   const post = (path, body) => call(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
-  const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+  const cancel = (job) => post(`api/jobs/${job}/cancel`, {}).catch(() => {});
 
-  // The parts of a job as they come; returns when it is over.
+  // The parts of a job as they come; returns when it is over. What takes a while is shown, and can be cancelled.
   async function follow(job, take) {
-    for (let seen = 0; ;) {
-      const news = await call(`api/jobs/${job}?since=${seen}`);
-      for (const part of news.parts) take(part);
-      seen += news.parts.length;
-      if (news.state === "failed") throw new Error(news.error);
-      if (news.state === "cancelled") throw new Error("cancelled");
-      if (news.state === "done") return;
-      if (now.job === job) show(news.step);
-      await wait(POLL);
+    const begun = Date.now();
+    try {
+      for (let seen = 0; ;) {
+        const news = await call(`api/jobs/${job}?since=${seen}`);
+        for (const part of news.parts) take(part);
+        seen += news.parts.length;
+        if (news.state === "failed") throw new Error(news.error);
+        if (news.state === "cancelled") throw new Error("cancelled");
+        if (news.state === "done") return;
+        if ((now.asked ?? now.job) === job && Date.now() - begun > SOON) show(news, job);
+      }
+    } finally {
+      if (now.asked === job) now.asked = null;
     }
   }
 
-  function show(step, ...more) {
-    at("job").hidden = step === null;
-    if (step !== null) at("job").replaceChildren(el("span", { class: "spin" }), el("span", {}, step), ...more,
-      ...(now.job ? [el("button", { type: "button", id: "cancel", onclick: () => post(`api/jobs/${now.job}/cancel`, {}) }, "cancel")] : []));
+  function show(news, job) {
+    const bar = news.seconds > 1 ? el("progress", { max: news.seconds, value: Math.min(news.elapsed, news.seconds) }) : el("span", { class: "spin" });
+    const left = news.seconds > 1 ? ` (${Math.max(0, Math.round(news.seconds - news.elapsed))} s left)` : "";
+    at("job").hidden = false;
+    const same = at("job").dataset.job === job && at("cancel");
+    const button = same || el("button", { type: "button", id: "cancel", onclick: () => cancel(job) }, "cancel");
+    at("job").dataset.job = job;
+    at("job").replaceChildren(bar, el("span", {}, `${news.step}${left}`), button);
+  }
+
+  function hide() {
+    if (!at("job").querySelector(".error")) at("job").hidden = true;
   }
 
   function priced(what, price, go) {
-    show(`${what} takes about ${price.seconds} s (${price.passes} forward passes).`, el("button", { type: "button", id: "agree", onclick: go }, "compute"));
-    at("job").querySelector(".spin").remove();
+    at("job").hidden = false;
+    at("job").replaceChildren(el("span", {}, `${what} takes about ${Math.round(price.seconds)} s (${price.passes} forward passes).`),
+      el("button", { type: "button", id: "agree", onclick: go }, "compute"), el("button", { type: "button", onclick: () => { at("job").hidden = true; } }, "leave it"));
   }
 
   function say(text) {
@@ -48,25 +61,25 @@ export function connect(words, receive, forget) {
   }
 
   async function load(agreed = false) {
-    if (now.job) post(`api/jobs/${now.job}/cancel`, {}).catch(() => {});
+    if (now.job) await cancel(now.job);
     const question = { item: now.item, target: now.target, against: now.against, layers: now.layers, nodes: now.nodes, agreed };
     let mine = null;
     try {
       const { job } = await post("api/views", question);
       mine = now.job = now.view = job;
-      show("asking the network");
+      show({ step: "running the network", seconds: 0 }, job);
       let first = true, price = null;
       await follow(job, (part) => {
         if (now.view !== job) return;
         if (part.price) { price = part.price; return; }
-        receive(part, first);
         if (first) fill(part);
+        receive(part, first);
         if (part.columns) fillLayers(part);
         first = false;
       });
       if (now.job !== job) return;
       now.job = null;
-      show(null);
+      at("job").hidden = true;
       if (price) priced("The flow through these layers", price, () => load(true));
     } catch (error) {
       if (mine !== null && now.job !== mine) return;
@@ -83,27 +96,31 @@ export function connect(words, receive, forget) {
 
   function fill(view) {
     now.ways = view.layers;
-    const classes = now.classes.length ? now.classes.map((name, i) => [i, name])
-      : Array.from({ length: view.decision.classes ?? 0 }, (_, i) => [i, `output ${i}`]);
-    at("target").replaceChildren(...options([["", "the prediction"], ...classes], now.target ?? ""));
-    at("against").replaceChildren(...options([["", "nothing"], ...classes], now.against ?? ""));
+    const count = view.decision.classes ?? 0, names = (i) => now.classes[i] ?? `output ${i}`;
+    // Of very many outputs only the largest are listed.
+    const numbers = count <= MANY ? Array.from({ length: count }, (_, i) => i) : view.decision.alternatives.map((a) => a.index);
+    for (const [id, none, chosen] of [["target", "the prediction", now.target], ["against", "nothing", now.against]]) {
+      const listed = chosen === null || numbers.includes(chosen) ? numbers : [...numbers, chosen];
+      at(id).replaceChildren(...options([["", none], ...listed.map((i) => [i, names(i)])], chosen ?? ""));
+    }
   }
 
   function fillLayers(view) {
     const picks = view.columns.map((c) => [c.name, c.by]);
+    const waysOf = (name) => now.ways.find((w) => w.name === name)?.ways ?? view.columns.find((c) => c.name === name)?.ways ?? ["channels"];
     const line = (pick, i) => {
-      const layer = now.ways.find((w) => w.name === pick[0] || (pick[0] === "output" && w === now.ways.at(-1)));
       const names = now.ways.map((w) => [w.name, w.name]);
       if (!names.some(([n]) => n === pick[0])) names.push([pick[0], pick[0]]);
-      const change = (k) => (event) => { picks[i][k] = event.target.value; if (k === 0) picks[i][1] = "channels"; };
       return el("span", { class: "pick" },
-        el("select", { "aria-label": `layer ${i + 1}`, onchange: change(0) }, ...options(names, pick[0])),
-        el("select", { "aria-label": `division of layer ${i + 1}`, onchange: change(1) }, ...options((layer?.ways ?? ["channels"]).map((w) => [w, w]), pick[1])),
+        el("select", { "aria-label": `layer ${i + 1}`, onchange: (e) => { picks[i] = [e.target.value, waysOf(e.target.value)[0]]; draw(); } }, ...options(names, pick[0])),
+        el("select", { "aria-label": `division of layer ${i + 1}`, onchange: (e) => { pick[1] = e.target.value; } }, ...options(waysOf(pick[0]).map((w) => [w, w]), pick[1])),
         el("button", { type: "button", "aria-label": `remove layer ${i + 1}`, onclick: () => { picks.splice(i, 1); draw(); } }, "×"));
     };
-    const draw = () => at("choice").replaceChildren(...picks.map(line),
+    const apply = () => { now.layers = picks.map((p) => [...p]); clear(); load(); };
+    const draw = () => at("choice").replaceChildren(el("summary", {}, "layers and nodes"), ...picks.map(line),
       el("button", { type: "button", onclick: () => { picks.push([now.ways.at(-1).name, "channels"]); draw(); } }, "+ layer"),
-      el("button", { type: "button", id: "apply", onclick: () => { now.layers = picks.map((p) => [...p]); forget(); load(); } }, "show these layers"));
+      el("label", {}, "nodes ", el("input", { id: "nodes", type: "number", min: 1, max: 32, value: now.nodes, onchange: (e) => { now.nodes = Math.min(32, Math.max(1, Number(e.target.value) || 8)); } })),
+      el("button", { type: "button", id: "apply", onclick: apply }, "show these layers"));
     draw();
     at("choice").hidden = false;
   }
@@ -112,43 +129,52 @@ export function connect(words, receive, forget) {
     at("item").replaceChildren(...options(now.items.map((i) => [i.id, i.name]), now.item));
   }
 
-  async function upload(file) {
+  async function add(request) {
     try {
-      const made = await call(`api/items?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file });
+      const made = await request;
       now.items.push(made);
-      now.item = made.id;
+      [now.item, now.target] = [made.id, null];
       fillItems();
-      forget();
+      clear();
       load();
     } catch (error) { say(error.message); }
+  }
+  const upload = (file) => add(call(`api/items?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file }));
+
+  function adding(kind) {
+    if (kind === "text") {
+      const text = el("input", { id: "text", type: "text", placeholder: "another text", "aria-label": "another text", maxlength: 4000 });
+      return [el("form", { class: "write", onsubmit: (e) => { e.preventDefault(); add(post("api/texts", { text: text.value })); } }, text, el("button", { type: "submit", id: "write" }, "explain"))];
+    }
+    if (kind !== "image") return [];
+    addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
+    addEventListener("dragleave", () => document.body.classList.remove("dropping"));
+    addEventListener("drop", (event) => {
+      event.preventDefault();
+      document.body.classList.remove("dropping");
+      if (event.dataTransfer.files[0]) upload(event.dataTransfer.files[0]);
+    });
+    return [el("label", { class: "drop" }, "drop an image here, or choose one",
+      el("input", { id: "file", type: "file", accept: "image/*", onchange: (e) => e.target.files[0] && upload(e.target.files[0]) }))];
   }
 
   function controls(facts) {
     const number = (event) => (event.target.value === "" ? null : Number(event.target.value));
     at("controls").replaceChildren(
-      el("label", {}, "input", el("select", { id: "item", onchange: (e) => { now.item = e.target.value; now.target = null; forget(); load(); } })),
-      el("label", {}, "explain", el("select", { id: "target", onchange: (e) => { now.target = number(e); forget(); load(); } })),
+      el("label", {}, "input", el("select", { id: "item", onchange: (e) => { now.item = e.target.value; now.target = null; clear(); load(); } })),
+      el("label", {}, "explain", el("select", { id: "target", onchange: (e) => { now.target = number(e); clear(); load(); } })),
       el("label", {}, "compare with", el("select", { id: "against", onchange: (e) => { now.against = number(e); load(); } })),
-      ...(facts.upload ? [el("label", { class: "drop" }, "drop an image here, or choose one",
-        el("input", { id: "file", type: "file", accept: "image/*", onchange: (e) => e.target.files[0] && upload(e.target.files[0]) }))] : []));
+      ...adding(facts.kind));
     at("controls").hidden = false;
-    if (facts.upload) {
-      addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
-      addEventListener("dragleave", () => document.body.classList.remove("dropping"));
-      addEventListener("drop", (event) => {
-        event.preventDefault();
-        document.body.classList.remove("dropping");
-        if (event.dataTransfer.files[0]) upload(event.dataTransfer.files[0]);
-      });
-    }
     fillItems();
   }
 
   function read(found) {
-    const number = (name) => (/^\d+$/.test(found.get(name) ?? "") ? Number(found.get(name)) : null);
+    const number = (name) => (/^\d{1,9}$/.test(found.get(name) ?? "") ? Number(found.get(name)) : null);
     const item = found.get("item");
     now.item = now.items.some((i) => i.id === item) ? item : now.item ?? now.items[0]?.id ?? null;
     [now.target, now.against] = [number("target"), number("against")];
+    now.nodes = Math.min(32, Math.max(1, number("nodes") ?? 8));
     try { now.layers = found.has("layers") ? JSON.parse(found.get("layers")) : null; } catch { now.layers = null; }
   }
 
@@ -159,32 +185,46 @@ export function connect(words, receive, forget) {
       read(words);
       controls(facts);
       if (now.item !== null) load();
-      else say("There is no input yet: drop an image on the page.");
+      else say("There is no input yet: add one on the left.");
     } catch (error) { say(error.message); }
   })();
 
+  const state = () => JSON.stringify([now.item, now.target, now.against, now.layers, now.nodes]);
   return {
     address: () => Object.fromEntries(Object.entries({ item: now.item, target: now.target, against: now.against,
-      layers: now.layers && JSON.stringify(now.layers) }).filter(([, value]) => value !== null)),
-    explain(index) { now.target = index; forget(); load(); },
+      layers: now.layers && JSON.stringify(now.layers), nodes: now.nodes === 8 ? null : now.nodes }).filter(([, value]) => value !== null)),
+    explain(index) { now.target = index; clear(); load(); },
     follow(found) {
-      const before = JSON.stringify([now.item, now.target, now.against, now.layers]);
+      const before = state();
       read(found);
-      if (before !== JSON.stringify([now.item, now.target, now.against, now.layers])) { fillItems(); load(); }
+      if (before !== state()) { fillItems(); load(); }
     },
-    async select(nodes) {
+    // What was asked before is not wanted any more.
+    forget() {
+      if (now.asked) cancel(now.asked);
+      now.asked = null;
+    },
+    async select(nodes, take) {
       const { job } = await post("api/selections", { view: now.view, nodes });
+      now.asked = job;
+      try { await follow(job, take); } finally { if (!now.job) hide(); }
+    },
+    // What a formula would cost.
+    async price(text, sets) {
+      const { job } = await post("api/formulas", { view: now.view, text, sets, price: true });
       let answer = null;
-      await follow(job, (part) => { answer = part; });
+      await follow(job, (part) => { answer = part.price; });
       return answer;
     },
     // The answer of a formula; what takes long is asked for first.
     async ask(text, sets, agreed = false) {
+      this.forget();
       const { job } = await post("api/formulas", { view: now.view, text, sets, agreed });
+      now.asked = job;
       let answer = null;
-      await follow(job, (part) => { answer = part; });
+      try { await follow(job, (part) => { answer = part; }); } finally { if (!now.job) hide(); }
       if (!answer.price) return answer;
-      return new Promise((done, fail) => priced("This formula", answer.price, () => { show(null); this.ask(text, sets, true).then(done, fail); }));
+      return new Promise((done, fail) => priced("This formula", answer.price, () => { hide(); this.ask(text, sets, true).then(done, fail); }));
     },
   };
 }

@@ -1,0 +1,70 @@
+"""Reference examples: the samples of a data set in which blocks of a network count most, as pictures and numbers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from nrm.errors import QuestionError
+from nrm.jobs import Crops, Hit, Ranking, Store
+from nrm.jobs.crops import kept_crops
+from nrm.questions.values import Set
+
+EXAMPLES = 9
+"""How many are shown of a block."""
+
+
+class References:
+    """What a finished ``nrm.relmax`` knows of blocks.
+
+    Pictures are cut out of ``dataset`` (with ``model``, to what the neuron at the peak can see), or taken from the
+    store, where ``nrm.jobs.keep_crops`` left them. Without both, samples are told by their numbers.
+    """
+
+    def __init__(
+        self, found: Ranking, model: nn.Module | None = None, dataset: Any = None,
+        options: Mapping[str, Any] | None = None, classes: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self._found, self._model, self._dataset = found, model, dataset
+        self._options, self._classes = dict(options or {}), classes
+
+    def of(self, blocks: Sequence[Set]) -> dict[str, Any] | None:
+        """The best samples of a block, or of two at once; None if the job did not ask for them."""
+        try:
+            hits = self._found.top(*blocks, k=min(EXAMPLES, self._found.facts["k"]))
+        except QuestionError:
+            return None
+        pictures = self._pictures(tuple(blocks), list(hits))
+        listed = [
+            {"sample": hit.sample, "score": hit.score, "label": self._name(hit),
+             "picture": None if picture is None else _packed(picture)}
+            for hit, picture in zip(hits, pictures, strict=True)
+        ]  # fmt: skip
+        return {"hits": listed, "note": hits.note}
+
+    def _pictures(self, blocks: tuple[Set, ...], hits: list[Hit]) -> list[Tensor | None]:
+        try:
+            if self._dataset is not None:
+                layer = blocks[0].layer if len(blocks) == 1 and self._model is not None else None
+                crops = Crops(self._model, self._dataset, layer, **self._options)  # type: ignore[arg-type]
+                return [crops.of(hit) for hit in hits]
+            if isinstance(self._found, Store):
+                return list(kept_crops(self._found, blocks, "relevance", len(hits)))
+        except QuestionError:  # samples that are no pictures, or were not kept
+            pass
+        return [None] * len(hits)
+
+    def _name(self, hit: Hit) -> str:
+        number = hit.target if hit.label is None else hit.label
+        if number is None or number < 0:
+            return ""
+        return str(self._classes[number]) if number < len(self._classes) else f"class {number}"
+
+
+def _packed(picture: Tensor) -> dict[str, Any]:
+    """Bytes ``(channels, height, width)`` as plain data."""
+    pixels = picture.permute(1, 2, 0).contiguous().numpy()
+    return {"kind": "image", "shape": list(pixels.shape), "data": base64.b64encode(pixels.tobytes()).decode()}
