@@ -195,6 +195,7 @@ def test_another_class_another_input_and_a_comparison(browser: Any, explorer: An
 def test_layers_can_be_chosen_and_the_address_passed_on(browser: Any, explorer: Any) -> None:
     with opened(browser, explorer.url) as page:
         complete(page)
+        page.locator("#choice summary").click()
         page.get_by_label("layer 1", exact=True).select_option("conv1")
         page.locator("#apply").click()
         page.wait_for_function("() => document.querySelector('#network .head')?.textContent.startsWith('conv1')")

@@ -33,7 +33,7 @@ def read_asset(name: str) -> str:
 @cache
 def bundle() -> str:
     """The modules of the front end as one script: imports left out, as every name is unique."""
-    parts = [re.sub(r"^export (?=async function|function|const)", "", read_asset(f"{name}.js"), flags=re.M) for name in MODULES]
+    parts = [re.sub(r"^export (?=async|function|const)", "", read_asset(f"{name}.js"), flags=re.M) for name in MODULES]
     own = "\n".join(re.sub(r"^import .*;$", "", part, flags=re.M) for part in parts)
     return "\n".join([*(read_asset(f"vendor/{name}.min.js") for name in VENDOR), f"(() => {{\n{own}\n}})();"])
 

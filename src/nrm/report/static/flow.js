@@ -1,7 +1,11 @@
 // The network as columns of nodes that add up to 100 %, with ribbons for joint relevances.
 import { nodeText, percent, svg } from "./numbers.js";
 
-const NODE = 11, TOP = 46, GAP = 9;
+const NODE = 11, TOP = 46, GAP = 9, LETTER = 6.5;
+
+// The room that the texts of the last column need.
+const rightOf = (covered) => Math.max(70, ...covered.columns.at(-1).nodes.map((node) =>
+  NODE + 12 + LETTER * (Math.min(nodeText(covered.columns.at(-1), node).length, 13) + percent(node.share).length + 1)));
 
 // Places by d3-sankey: nodes have the heights of the view, ribbons take their share of both ends.
 export function layOut(covered, width, height) {
@@ -14,8 +18,8 @@ export function layOut(covered, width, height) {
   const last = covered.columns.length - 1;
   const graph = d3.sankey().nodeId((d) => d.id).nodeAlign((d) => d.column).nodeSort(null).linkSort(null)
     .nodeWidth(NODE).nodePadding(GAP + 6).iterations(8)
-    .extent([[4, TOP], [width - 96, height - 8]])({ nodes, links });
-  const room = (width - 96 - 4 - NODE) / Math.max(1, last);
+    .extent([[4, TOP], [width - rightOf(covered), height - 8]])({ nodes, links });
+  const room = (width - rightOf(covered) - 4 - NODE) / Math.max(1, last);
   for (const node of graph.nodes) [node.x0, node.x1] = [4 + node.column * room, 4 + node.column * room + NODE];
   for (const side of ["source", "target"]) {
     const other = side === "source" ? "target" : "source";
@@ -62,7 +66,8 @@ export function drawNetwork(box, covered, chosen, act) {
   // Between two chosen nodes, from a chosen node to a column without one, or none of both.
   const markOf = (ends) => ends.every(isChosen) ? " on"
     : ends.some((end, k) => isChosen(end) && !columns.has(ends[1 - k].column)) ? " near" : " dim";
-  const room = graph.nodes.length ? (width - 96) / Math.max(1, covered.columns.length - 1) : width;
+  const right = rightOf(covered);
+  const room = graph.nodes.length ? (width - right) / Math.max(1, covered.columns.length - 1) : width;
 
   const ribbons = svg("g", { class: "ribbons" });
   for (const link of [...graph.links].sort((a, b) => b.value - a.value)) {
@@ -79,7 +84,7 @@ export function drawNetwork(box, covered, chosen, act) {
   covered.columns.forEach((column, c) => {
     const last = c === covered.columns.length - 1;
     const x = (graph.nodes.find((n) => n.column === c)?.x0 ?? 0);
-    const letters = Math.floor((last ? 96 : room - 14) / 6.6);
+    const letters = Math.floor((last ? right : room - 14) / 6.8);
     const head = svg("text", { x, y: 16, class: "head" }, clip(column.name, letters));
     head.append(svg("title", {}, column.name));
     picture.append(head, svg("text", { x, y: 32, class: "subhead" }, clip(column.what, letters)));

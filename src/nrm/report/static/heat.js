@@ -124,6 +124,15 @@ export function drawPicture(picture, map, colour, strength, format, picked = NON
   return (picture.kind === "graph" ? drawGraph : drawTokens)(picture, map, colour, strength, format, picked);
 }
 
+// A small picture; of a text only the words that matter most.
+export function drawThumb(picture, map, colour) {
+  if (picture.kind !== "tokens" || map === null) return drawPicture(picture, map, colour, map ? 0.85 : 0, String);
+  const sizes = Array.from(map.values, Math.abs), least = [...sizes].sort((a, b) => b - a)[Math.min(5, sizes.length - 1)];
+  const kept = sizes.map((size, i) => (size >= least && size > 0.02 * Math.max(...sizes) ? i : -1)).filter((i) => i >= 0);
+  const tokens = kept.map((i, k) => ({ ...picture.tokens[i], space: true, ends: false, text: k && kept[k - 1] !== i - 1 ? `… ${picture.tokens[i].text}` : picture.tokens[i].text }));
+  return drawTokens({ tokens }, { values: kept.map((i) => map.values[i]) }, colour, 0.85, String, NONE);
+}
+
 // A text on a canvas, for a picture to take away.
 export function tokensOnCanvas(picture, map, colour, strength, style) {
   const size = 18, line = 30, width = 720, pad = 14;

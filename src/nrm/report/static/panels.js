@@ -1,5 +1,5 @@
 // The panels beside the picture: decision, selection, chains, layers, trust.
-import { drawPicture } from "./heat.js";
+import { drawPicture, drawThumb } from "./heat.js";
 import { el, nodeText, percent, readMap } from "./numbers.js";
 
 export function drawDecision(box, view) {
@@ -24,6 +24,11 @@ export function drawAlternatives(box, view, choose) {
   });
   const note = d.sign ? [el("p", { class: "note" }, d.sign)] : [];
   box.replaceChildren(...(rows.length ? [el("h2", {}, "What else it could be")] : []), ...rows, ...note);
+}
+
+// A name whose end says most.
+function tail(text, letters) {
+  return text.length > letters ? `…${text.slice(1 - letters)}` : text;
 }
 
 function chainText(view, nodes) {
@@ -78,8 +83,9 @@ export function drawFlows(box, view, colour, mapOf, choose) {
   box.replaceChildren(...view.flows.map((flow, i) => {
     const map = mapOf(flow);
     const card = el("button", { class: "flow", type: "button", "data-flow": i, onclick: () => choose(flow) },
-      el("div", { class: "thumb" }, drawPicture(view.picture, map ? readMap(map) : null, colour, map ? 0.85 : 0, percent)),
-      el("div", { class: "words" }, el("b", {}, percent(flow.share)), ...chainText(view, flow.nodes).map((text) => el("span", {}, text))));
+      el("div", { class: "thumb" }, drawThumb(view.picture, map ? readMap(map) : null, colour)),
+      el("div", { class: "words" }, el("b", {}, percent(flow.share)), ...flow.nodes.map(([c, n]) =>
+        el("span", { title: view.columns[c].name }, el("em", {}, nodeText(view.columns[c], view.columns[c].nodes[n])), ` ${tail(view.columns[c].name, 16)}`))));
     return card;
   }));
 }
@@ -90,7 +96,7 @@ export function drawLayers(box, view) {
     const fill = el("span", { class: layer.mass < 0 ? "fill against" : "fill" });
     fill.style.width = `${Math.min(100, Math.abs(layer.mass) * 100)}%`;
     return el("div", { class: `layer${shown.has(layer.name) ? " on" : ""}`, title: `${layer.name} (${layer.kind}): ${percent(layer.mass)} of the relevance passes here` },
-      el("span", { class: "name" }, layer.name), el("span", { class: "muted" }, layer.shape.join("×") || "1"),
+      el("span", { class: "name" }, tail(layer.name, 24)), el("span", { class: "muted" }, layer.shape.join("×") || "1"),
       el("span", { class: "track" }, fill), el("span", { class: "number" }, percent(layer.mass, 1)));
   }));
 }
