@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE = 120_000
+"""Milliseconds that a page may take on a busy machine."""
 
 
 @contextmanager
@@ -34,6 +36,7 @@ def launched() -> Iterator[Any]:
 def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
     """A page with nothing on its console in the end, and no dialog on the way."""
     context = browser.new_context(viewport={"width": 1366, "height": 768}, accept_downloads=True, **options)
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.set_default_timeout(120_000)  # a busy machine is not a defect of the page
     complaints: list[str] = []

@@ -43,6 +43,34 @@ class Reader(nn.Module):
         return self.fc(self.encoder(self.embed(ids)).mean(1))
 
 
+class Chemist(nn.Module):
+    """A small graph network in plain torch: nodes hear their neighbours twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Neighbours(3, 8), Neighbours(8, 8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.second(self.first(x, edge_index), edge_index)
+        return self.head(x.sum(0, keepdim=True))
+
+
+class Neighbours(nn.Module):
+    """A graph layer: a node and the sum of its neighbours."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, out, bias=False)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        heard = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+        return torch.relu(self.linear(x + heard))
+
+
+ATOMS = "CCCCCCNOO"
+BONDS = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (5, 6), (6, 7), (6, 8)]
+
 CLASSES = ("cat", "dog", "bird", HOSTILE)
 
 
@@ -66,3 +94,23 @@ def read_tokens() -> nrm.Measure:
     torch.manual_seed(0)
     words = ["▁the", "▁cat", "▁s", "at", "▁down"]
     return nrm.measure(Reader().eval(), torch.tensor([[1, 4, 7, 2, 9]]), labels={"input": words})
+
+
+def chemist() -> nn.Module:
+    torch.manual_seed(1)
+    return Chemist().eval()
+
+
+def molecule() -> tuple[Tensor, Tensor]:
+    """Nitrobenzene without its hydrogens: atoms, and bonds in both directions."""
+    return torch.eye(3)[["CNO".index(a) for a in ATOMS]], torch.tensor(BONDS + [(b, a) for a, b in BONDS]).T
+
+
+def read_molecule(**options: Any) -> nrm.Measure:
+    options = {"rules": "epsilon-plus", "target": 1, "labels": {"input": list(ATOMS)}, **options}
+    return nrm.measure(chemist(), molecule(), **options)
+
+
+def reader() -> nn.Module:
+    torch.manual_seed(0)
+    return Reader().eval()

@@ -64,7 +64,7 @@ class Session:
             R = self._measure(item.id, target)
             job.tell("the heat map")
             opening = f"# model: the network; inputs: {item.name!r}, a batch of one"
-            view = View(R, layers=layers, nodes=nodes, title=item.name, opening=opening, references=self.references)
+            view = View(R, layers=layers, nodes=nodes, title=item.name, opening=opening, store=self.references)
             self._keep(self._views, job.id, view, VIEWS)
             self._latest = view
             job.add({**view.facts(), "colours": COLOURS})

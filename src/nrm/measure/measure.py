@@ -269,7 +269,8 @@ class Measure(Weighing):
 
         The page needs no network and no server. ``layers=`` chooses its columns (names, ``(name, "clusters")``,
         partitions), ``nodes=`` how many blocks of each are shown, ``image=`` what is drawn under the heat maps,
-        ``flows=`` how many chains are listed, ``title=`` its title. A page is about one sample:
+        ``flows=`` how many chains are listed, ``title=`` its title; ``store=`` (what :func:`nrm.relmax` gave, or its
+        folder) and ``dataset=`` add the samples in which nodes count most. A page is about one sample:
         ``R.sample(0).report()``.
         """
         room = importlib.import_module("nrm.report")  # a later room: it asks measures, and is needed only here

@@ -22,12 +22,12 @@ class Origin:
     """
 
     def __init__(self, model: nn.Module, inputs: Any, output: Any, tape: Tape, *, every: bool = False) -> None:
-        self._model = unwrap(model)
-        self._used = _used_weights(tape) + (_versions(list(self._model.named_parameters())) if every else [])
+        self.model = unwrap(model)
+        self._used = _used_weights(tape) + (_versions(list(self.model.named_parameters())) if every else [])
         self._call: tuple[Any, Any] | None = None
-        if any(p.is_floating_point() and p.dtype != tape.dtype for p in self._model.parameters()):
+        if any(p.is_floating_point() and p.dtype != tape.dtype for p in self.model.parameters()):
             self._call = (inputs, output)
-            self._all = _versions([*self._model.named_parameters(), *self._model.named_buffers(),
+            self._all = _versions([*self.model.named_parameters(), *self.model.named_buffers(),
                                    *(("input", t) for t in tensors_in(inputs))])  # fmt: skip
 
     def check_fresh(self) -> None:
@@ -45,11 +45,11 @@ class Origin:
         if self._call is None or _changed(self._all) is not None:
             return None
         inputs, output = self._call
-        return own_output(self._model, inputs, output)
+        return own_output(self.model, inputs, output)
 
     def digest(self) -> str:
         """A fingerprint of the model's class, parameters and buffers: equal on every machine."""
-        return model_digest(self._model)
+        return model_digest(self.model)
 
 
 def model_digest(model: nn.Module) -> str:

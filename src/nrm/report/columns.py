@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -165,22 +165,22 @@ def read_partitions(R: Measure, picks: Sequence[Pick | Partition], k: int) -> li
 
 
 def read_columns(
-    R: Measure, picks: Sequence[Pick | Partition], choice: Choice, tokens: Sequence[str] = ()
+    R: Measure, picks: Sequence[Pick | Partition], choice: Choice, names: Mapping[str, list[str]]
 ) -> list[Shown]:
-    """The columns from input to output, the strongest blocks of each as nodes; positions are called as ``tokens``."""
+    """The columns from input to output, the strongest blocks of each as nodes; positions and edges have ``names``."""
     asked = read_partitions(R, picks, choice.nodes)
     stops = R.plan(*(p for _, p in asked)).stops
     if len(stops) < len(asked):
         twice = next(stop for stop in stops if len(stop.blocks) > 1)
         raise QuestionError("a layer is given twice", got=", ".join(b.text for b in twice.blocks))
-    return [_shown(R, *asked[stop.axes[0]], choice, tokens) for stop in reversed(stops)]
+    return [_shown(R, *asked[stop.axes[0]], choice, names) for stop in reversed(stops)]
 
 
-def _shown(R: Measure, pick: Pick, partition: Partition, choice: Choice, tokens: Sequence[str]) -> Shown:
+def _shown(R: Measure, pick: Pick, partition: Partition, choice: Choice, names: Mapping[str, list[str]]) -> Shown:
     blocks = blocks_of(R, partition)
     share: Array = R(partition)[0].double().cpu().numpy().reshape(-1)
-    named = partition.kind == "positions" and blocks.count == len(tokens)
-    texts = name_blocks(R, partition, blocks, tokens if named else None)
+    known = names.get(partition.kind, [])
+    texts = name_blocks(R, partition, blocks, known if len(known) == blocks.count else None)
     column, member = choose_nodes(share, texts, (str(partition.layer), count_blocks(partition, blocks)), choice)
     inside = [i for i, node in enumerate(column.nodes) if node.kind != "elsewhere"]
     members = member[:-1, inside]

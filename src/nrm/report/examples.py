@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from nrm.errors import QuestionError
-from nrm.jobs import Crops, Hit, Ranking, Store
+from nrm.jobs import Crops, Hit, Ranking, Store, open_store
 from nrm.jobs.crops import kept_crops
-from nrm.questions.values import Set
+from nrm.questions.values import Layer, Set
+
+if TYPE_CHECKING:
+    from nrm.measure import Measure
 
 EXAMPLES = 9
 """How many are shown of a block."""
@@ -30,6 +33,7 @@ class References:
     ) -> None:  # fmt: skip
         self._found, self._model, self._dataset = found, model, dataset
         self._options, self._classes = dict(options or {}), classes
+        self._crops: dict[Layer | None, Crops] = {}
 
     def of(self, blocks: Sequence[Set]) -> dict[str, Any] | None:
         """The best samples of a block, or of two at once; None if the job did not ask for them."""
@@ -49,8 +53,9 @@ class References:
         try:
             if self._dataset is not None:
                 layer = blocks[0].layer if len(blocks) == 1 and self._model is not None else None
-                crops = Crops(self._model, self._dataset, layer, **self._options)  # type: ignore[arg-type]
-                return [crops.of(hit) for hit in hits]
+                if layer not in self._crops:
+                    self._crops[layer] = Crops(self._model, self._dataset, layer, **self._options)  # type: ignore[arg-type]
+                return [self._crops[layer].of(hit) for hit in hits]
             if isinstance(self._found, Store):
                 return list(kept_crops(self._found, blocks, "relevance", len(hits)))
         except QuestionError:  # samples that are no pictures, or were not kept
@@ -62,6 +67,15 @@ class References:
         if number is None or number < 0:
             return ""
         return str(self._classes[number]) if number < len(self._classes) else f"class {number}"
+
+
+def read_references(R: Measure, store: Any, dataset: Any) -> References | None:
+    """What a user hands over: nothing, references, the results of a job, or the folder it wrote to."""
+    if store is None or isinstance(store, References):
+        return store
+    found = store if isinstance(store, Ranking) else open_store(store)
+    names = R.labels.get("output", ())
+    return References(found, R._origin.model, dataset, classes=[str(name) for name in names])
 
 
 def _packed(picture: Tensor) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def graph_layers(R: Measure) -> list[str]:
     found = []
     for row in R.layers:
         if row.kind == "propagate":
-            parent = row.name.rpartition(".")[0]
+            parent = row.name[: max(row.name.rfind("."), row.name.rfind("/"), 0)]
             try:
                 R[parent]
                 found.append(parent)

@@ -43,6 +43,15 @@ class Canvas(NamedTuple):
         again = "{}{}" if self.graph else "{} ({})"
         return [text if texts.count(text) == 1 else again.format(text, i) for i, text in enumerate(texts)]
 
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """What positions and edges are called, by the kind of a partition."""
+        known = {"positions": self.tokens}
+        if self.graph is not None:
+            ends = [[self.tokens[i] for i in pair] for pair in self.graph.pairs.tolist()]
+            known["edges"] = [f"{a} → {b}" for a, b in ends]
+        return known
+
     def pack(self, relevance: Tensor, longest: int | None = SMALL) -> dict[str, Any]:
         """A heat map: relevance over the canvas, as plain data."""
         return pack_map(relevance.double().cpu().numpy().reshape(self.shape), longest if self.kind == "image" else None)

@@ -35,7 +35,7 @@ from nrm.report.columns import (
     ways,
     ways_of,
 )
-from nrm.report.examples import References
+from nrm.report.examples import read_references
 from nrm.report.health import health
 from nrm.report.pictures import SMALL, Canvas, pack_map, read_canvas
 from nrm.report.regions import Region, read_region
@@ -59,14 +59,14 @@ class View:
 
     ``layers`` are names, ``(name, by)``, layers or partitions (None: a handful along the network); ``nodes`` is how
     many blocks of each are shown; ``image`` is drawn under the heat maps instead of the input; ``title`` and
-    ``opening`` (the lines of the script that make ``model`` and ``inputs``) are words of the caller; ``references``
-    knows samples of a data set in which blocks count most.
+    ``opening`` (the lines of the script that make ``model`` and ``inputs``) are words of the caller; ``store`` (what
+    ``nrm.relmax`` gave, or its folder) and ``dataset`` show samples in which a node or a pair counts most.
     """
 
     def __init__(
         self, R: Measure, *, layers: Sequence[Any] | None = None, nodes: int = NODES, coverage: float | None = None,
         flows: int = FLOWS, image: Any = None, title: str | None = None, opening: str | None = None,
-        references: References | None = None,
+        store: Any = None, dataset: Any = None,
     ) -> None:  # fmt: skip
         if len(R) != 1:
             raise QuestionError("a view shows one sample", got=f"{len(R)} samples", hint="R.sample(0).report(...)")
@@ -75,7 +75,7 @@ class View:
         self.canvas: Canvas = read_canvas(R, image)
         self._layers, self._flows = layers, flows
         self._title, self._opening = title, opening
-        self._references = references
+        self._references = read_references(R, store, dataset)
         self._columns: list[Shown] | None = None
         self._tables: list[Array | None] = []
         self._known: dict[tuple[Any, int | None], Part] = {}
@@ -126,7 +126,7 @@ class View:
     def columns(self) -> list[Shown]:
         """The columns, with their nodes by relevance."""
         if self._columns is None:
-            self._columns = read_columns(self.R, read_picks(self._layers, self.R), self.choice, self.canvas.tokens)
+            self._columns = read_columns(self.R, read_picks(self._layers, self.R), self.choice, self.canvas.names)
         return self._columns
 
     def cost(self) -> Part:
