@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -278,28 +279,116 @@ def test_every_answer_has_the_security_headers(client: TestClient) -> None:
     assert not re.search(r"<script>|\son\w+=|style=", answers[0].text)
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("this does not happen")
+
+
 def test_a_job_stops_when_it_is_cancelled() -> None:
     worker = Worker()
     steps = []
 
     def endless(job: Job) -> None:
-        for i in range(10_000):
-            steps.append(i)
-            time.sleep(0.005)
+        while True:
+            steps.append(0)
+            time.sleep(0.001)
             torch.zeros(1)  # every call of torch is a moment to stop
 
     first, second = worker.submit(endless), worker.submit(lambda job: job.add({"late": True}))
-    time.sleep(0.05)
+    third = worker.submit(endless)
+    third.cancel()
+    assert third.state == "cancelled"
+    wait_for(lambda: len(steps) > 3)
     first.cancel()
-    for _ in range(400):
-        if second.state == "done":
-            break
-        time.sleep(0.01)
+    wait_for(lambda: second.over)
     worker.close()
     assert (first.state, second.state) == ("cancelled", "done")
-    assert len(steps) < 1000
+    assert third.parts == []
     with pytest.raises(CancelledError):
         first.check()
+
+
+def test_a_question_is_cancelled_in_the_middle_of_a_sweep() -> None:
+    worker, R = Worker(), subjects.measured()
+    R(R.input)
+    inside = threading.Event()
+
+    def work(job: Job) -> None:
+        while True:
+            inside.set()
+            R(R["conv1"].positions, R["conv3"].positions)
+
+    job = worker.submit(work)
+    assert inside.wait(60)
+    job.cancel()
+    wait_for(lambda: job.over)
+    worker.close()
+    assert job.state == "cancelled"
+    fresh = subjects.measured()
+    torch.testing.assert_close(R(R.input, R["conv2"].all), fresh(fresh.input, fresh["conv2"].all))  # nothing is broken
+
+
+def test_later_questions_go_before_work_that_has_patience() -> None:
+    worker, order, R = Worker(), [], subjects.measured()
+    begun = threading.Event()
+
+    def long(job: Job) -> None:
+        job.patient = True
+        table = R(R["conv1"].channels, R["conv3"].channels)
+        while "quick" not in order:
+            begun.set()
+            again = R(R["conv1"].channels, R["conv3"].channels)
+            torch.testing.assert_close(again, table)
+        order.append("long")
+
+    def quick(job: Job) -> None:
+        R(R["conv2"].channels, R["conv3"].channels)
+        order.append("quick")
+
+    first = worker.submit(long)
+    assert begun.wait(60)
+    second = worker.submit(quick)
+    wait_for(lambda: first.over)
+    worker.close()
+    assert (first.state, second.state, first.error) == ("done", "done", "")
+    assert order == ["quick", "long"]
+
+
+def test_closing_ends_work_that_has_patience() -> None:
+    worker = Worker()
+
+    def endless(job: Job) -> None:
+        job.patient = True
+        while True:
+            torch.zeros(1)
+
+    job = worker.submit(endless)
+    worker.submit_idle(endless)
+    wait_for(lambda: job.state == "running")
+    worker.close()
+    assert job.state == "cancelled"
+    assert not worker._thread.is_alive()
+
+
+def test_maps_of_nodes_are_there_before_they_are_clicked(client: TestClient, session: Session) -> None:
+    question = {"item": "0", "target": 0, "layers": [["pool#0", "channels"], ["output", "channels"]], "nodes": 3}
+    id = client.post("/api/views", json=question).json()["job"]
+    finished(client, id)
+    view = session._views[id]
+    wait_for(lambda: all((((c, n),), 448) in view._known for c, n in view.nodes()))
+
+
+def test_a_formula_has_a_price_before_it_is_asked(client: TestClient) -> None:
+    pytest.importorskip("lark")
+    view = client.post("/api/views", json={"item": "0"}).json()["job"]
+    finished(client, view)
+    asked = {"view": view, "text": "corner", "sets": {"corner": {"region": [0, 0, 6, 4]}}, "price": True}
+    (part,) = finished(client, client.post("/api/formulas", json=asked).json()["job"])["parts"]
+    assert set(part) == {"price"}
+    assert part["price"]["passes"] > 0
 
 
 def test_a_measure_can_be_stopped_by_its_progress() -> None:
@@ -331,6 +420,80 @@ def test_data_of_every_kind(tmp_path: Path) -> None:
     for wrong in (tmp_path / "nowhere", 7, tmp_path / "deep" / "nothing"):
         with pytest.raises(nrm.QuestionError):
             Items(wrong)
+
+
+WORDS = ("the", "cat", "sat", "down", "dog")
+
+
+def spell(text: str) -> torch.Tensor:
+    return torch.tensor([WORDS.index(word) for word in text.split()])
+
+
+def test_texts_are_read_and_written() -> None:
+    items = Items(["the cat sat", "the dog sat"], spell, lambda ids: [WORDS[i] for i in ids[0].tolist()])
+    assert items.kind == "text"
+    assert [entry["name"] for entry in items.listed()] == ["the cat sat", "the dog sat"]
+    loaded = items["0"].load()
+    assert loaded.inputs.tolist() == [[0, 1, 2]]
+    assert loaded.labels == {"input": ["the", "cat", "sat"]}
+    made = items.write("the dog sat down")
+    assert items[made.id].load().labels["input"][-1] == "down"
+    assert Items("the cat sat down", spell).listed()[0]["name"] == "the cat sat down"
+    with pytest.raises(nrm.QuestionError, match="empty"):
+        items.write("  ")
+    with pytest.raises(nrm.QuestionError, match="transform"):
+        Items(["the cat sat"])["0"].load()
+
+
+def test_a_tokenizer_is_a_transform() -> None:
+    class Tokenizer:
+        def __call__(self, text: str, return_tensors: str) -> dict[str, torch.Tensor]:
+            assert return_tensors == "pt"
+            return {"input_ids": spell(text)[None]}
+
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return [WORDS[i] for i in ids]
+
+    items = Items(None, Tokenizer())
+    assert items.kind == "text"
+    assert items[items.write("the dog").id].load().labels == {"input": ["the", "dog"]}
+
+
+def test_graphs_are_inputs_as_they_are() -> None:
+    items = Items([subjects.molecule(), (subjects.molecule(), 1)], names=lambda inputs: subjects.ATOMS)
+    assert items.kind == "other"
+    for id in ("0", "1"):
+        x, edges = items[id].load().inputs
+        assert x.shape == (9, 3)
+        assert edges.shape == (2, 18)
+    session = Session(subjects.chemist(), items, ["no", "yes"], {"rules": "epsilon-plus"})
+    job = session.view({"item": "0"})
+    wait_for(lambda: job.over)
+    session.worker.close()
+    assert job.state == "done", job.error
+    assert joined(job.parts)["picture"]["texts"] == list(subjects.ATOMS)
+
+
+def test_a_class_of_a_language_model_is_one_at_the_last_position() -> None:
+    class Writer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.out = torch.nn.Embedding(5, 8), torch.nn.Linear(8, 5)
+
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return self.out(self.embed(input_ids).cumsum(1))
+
+    items = Items(["the cat sat"], lambda text: {"input_ids": spell(text)[None]})
+    session = Session(Writer().eval(), items, WORDS, {"rules": "epsilon-plus"})
+    jobs = [session.view({"item": "0", "target": target, "against": 4}) for target in (None, 3)]
+    wait_for(lambda: all(job.over for job in jobs))
+    session.worker.close()
+    first, second = (joined(job.parts) for job in jobs)
+    assert [job.error for job in jobs] == ["", ""]
+    assert second["decision"]["index"] == 3
+    assert "down" in second["decision"]["name"]
+    assert first["comparison"]["names"][1] == "dog"
 
 
 def status(url: str) -> int:
