@@ -333,6 +333,13 @@ def test_several_nodes_are_chosen_and_the_keyboard_keeps_its_place(browser: Any,
         assert page.locator(".node.on").count() == page.locator('[data-node^="0:"]').count()
 
 
+def saved(page: Any) -> Any:
+    """The picture that the page saves."""
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="PNG", exact=True).click()
+    return Image.open(io.BytesIO(Path(waiting.value.path()).read_bytes()))
+
+
 LAYER = "<img src=x onerror=alert(1)>"
 
 
@@ -398,9 +405,7 @@ def test_texts_are_tokens_that_can_be_marked_and_written(browser: Any) -> None:
         page.locator("#name-region").click()
         page.locator("#run").click()
         answered(page)
-        with page.expect_download() as waiting:
-            page.get_by_role("button", name="PNG", exact=True).click()
-        assert Image.open(waiting.value.path()).width > 300
+        assert saved(page).width > 300
         page.locator("#text").fill("a mat")
         page.locator("#write").click()
         page.wait_for_function("() => document.querySelectorAll('#picture span').length === 2")
@@ -424,6 +429,4 @@ def test_a_graph_is_drawn_and_its_nodes_answer(browser: Any) -> None:
         answered(page)
         page.locator("#picture .atom").nth(6).click()
         assert page.locator("#picture .atom.picked").count() == 1
-        with page.expect_download() as waiting:
-            page.get_by_role("button", name="PNG", exact=True).click()
-        assert len(Image.open(waiting.value.path()).convert("RGB").getcolors(1 << 20)) > 20
+        assert len(saved(page).convert("RGB").getcolors(1 << 20)) > 20

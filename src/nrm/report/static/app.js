@@ -141,9 +141,10 @@ function draw() {
   writeAddress();
 }
 
-function drawLegend(colours) {
+function drawLegend() {
   const bar = el("span", { class: "gradient" });
-  bar.style.background = `linear-gradient(to right, ${[...colours.below].reverse().join(",")}, transparent, ${colours.above.join(",")})`;
+  const shades = Array.from({ length: 21 }, (_, k) => k / 10 - 1).map((level) => `rgba(${state.colour(level).join(",")},${Math.min(1, 1.4 * Math.abs(level) ** 0.7)})`);
+  bar.style.background = `linear-gradient(to right, ${shades.join(",")})`;
   at("legend").replaceChildren("against", bar, "for");
 }
 
@@ -153,7 +154,7 @@ function receive(part, begins) {
     state.view = part;
     state.known.clear();
     state.bar?.arrived(part);
-    if (part.colours) { state.colour = makeColour(part.colours); drawLegend(part.colours); }
+    if (part.colours) { state.colour = makeColour(part.colours); drawLegend(); }
   } else if (part.table) {
     state.view.tables[part.table.at] = part.table.rows;
     state.view.order = part.order;

@@ -72,7 +72,7 @@ export function formulaBar(box, picture, words, now, ask) {
   }
 
   const run = () => text.value.trim() && ask(text.value, Object.fromEntries(sets));
-  const pick = (kind, title) => el("button", { type: "button", "data-tool": kind, "aria-pressed": kind === tool, title, onclick: () => {
+  const pick = (kind, title) => el("button", { type: "button", "data-tool": kind, "aria-pressed": String(kind === tool), title, onclick: () => {
     tool = kind;
     tools.querySelectorAll("[data-tool]").forEach((b) => b.setAttribute("aria-pressed", b.dataset.tool === kind));
   } }, kind);

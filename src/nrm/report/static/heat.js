@@ -81,7 +81,7 @@ export function drawGraph(picture, map, colour, strength, format, picked) {
   const xs = picture.places.map((p) => p[0]), ys = picture.places.map((p) => p[1]);
   const room = 0.75, left = Math.min(...xs) - room, top = Math.min(...ys) - room;
   const width = Math.max(...xs) + room - left, height = Math.max(...ys) + room - top;
-  const unit = 56;
+  const unit = 44;
   const place = (i) => [(xs[i] - left) * unit, (ys[i] - top) * unit];
   const box = svg("svg", { viewBox: `0 0 ${width * unit} ${height * unit}`, class: "graph", role: "img", "aria-label": "relevance of nodes and edges" });
   const known = map ? [...map.values, ...(map.edges?.values ?? [])] : [];
