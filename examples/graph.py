@@ -1,0 +1,4 @@
+# %% [markdown]
+# # graph
+# %%
+print(1)

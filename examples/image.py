@@ -1,0 +1,4 @@
+# %% [markdown]
+# # image
+# %%
+print(1)

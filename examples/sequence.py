@@ -1,0 +1,4 @@
+# %% [markdown]
+# # sequence
+# %%
+print(1)

@@ -1,0 +1,77 @@
+"""Hooks of the documentation site (see ``mkdocs.yml``).
+
+Pages that live outside ``docs`` join it; tutorials are run; formulas become MathML, which browsers draw by themselves;
+and a finished page that would ask another host for anything is refused.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import sys
+from typing import Any
+
+import latex2mathml.converter
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import percent  # noqa: E402
+
+ELSEWHERE = {
+    "benchmarks/README.md": "benchmarks.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
+TUTORIALS = ("image", "sequence", "graph")
+EXAMPLE = re.compile(rf"\]\((?:\.\./)?examples/({'|'.join(TUTORIALS)})\.py\)")
+MATH = re.compile(r'<(span|div) class="arithmatex">\\[\(\[](.*?)\\[\)\]]</\1>', re.S)
+ASKS = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)|@import[^;]*//""")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages from elsewhere in the repository, and the tutorials with their pictures."""
+    for source, name in ELSEWHERE.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, name, content=text.replace("](docs/", "](")))
+    for name in TUTORIALS:
+        page = percent.run(ROOT / "examples" / f"{name}.py")
+        files.append(File.generated(config, f"tutorials/{name}.md", content=page.markdown))
+        for picture, content in page.pictures.items():
+            files.append(File.generated(config, f"tutorials/{picture}", content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links to the repository's own pages lead to their copies on the site."""
+    for source, name in ELSEWHERE.items():
+        markdown = markdown.replace(f"](../{source}", f"]({name}").replace(f"]({source}", f"]({name}")
+    return EXAMPLE.sub(r"](tutorials/\1.md)", markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """LaTeX becomes MathML."""
+
+    def drawn(match: re.Match[str]) -> str:
+        display = "inline" if match[1] == "span" else "block"
+        return latex2mathml.converter.convert(_unescaped(match[2]), display=display)
+
+    return MATH.sub(drawn, html)
+
+
+def on_post_build(config: Any) -> None:
+    """Refuses pages that need a network."""
+    found = {
+        f"{path.relative_to(config.site_dir)}: {match[0][:90]}"
+        for path in pathlib.Path(config.site_dir).rglob("*.html")
+        for match in ASKS.finditer(path.read_text(encoding="utf-8"))
+    }
+    if found:
+        raise PluginError("pages ask other hosts:\n" + "\n".join(sorted(found)))
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
