@@ -9,6 +9,8 @@ import warnings
 
 import pytest
 
+import vision
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")])
 NEEDS = {"relmax.md": "duckdb"}
@@ -26,6 +28,9 @@ def test_the_blocks_of_a_page_run(page: pathlib.Path, tmp_path: pathlib.Path, mo
             warnings.simplefilter("ignore")  # it still scripts some of its classes
             pytest.importorskip("torch_geometric", reason="torch_geometric is absent (pip install nrm[graph])")
             pytest.importorskip("torch_geometric.nn")
+    if "import LlamaConfig" in text:
+        pytest.importorskip("transformers", reason="transformers is absent (pip install nrm[text])")
+        vision.load()  # which transformers imports
     script = tmp_path / "page.py"
     script.write_text("\n".join(BLOCK.findall(text)))
     monkeypatch.chdir(tmp_path)
