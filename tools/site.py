@@ -16,9 +16,12 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
 import percent  # noqa: E402
+import vision  # noqa: E402
+
+vision.load()  # which transformers imports, also beside a CPU build of torch
 
 ELSEWHERE = {
     "benchmarks/README.md": "benchmarks.md",
@@ -27,6 +30,7 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
 }
 TUTORIALS = ("image", "sequence", "graph")
+SIBLING = re.compile(rf"\]\(({'|'.join(TUTORIALS)})\.py\)")
 EXAMPLE = re.compile(rf"\]\((?:\.\./)?examples/({'|'.join(TUTORIALS)})\.py\)")
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[\(\[](.*?)\\[\)\]]</\1>', re.S)
 ASKS = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)|@import[^;]*//""")
@@ -39,16 +43,18 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, name, content=text.replace("](docs/", "](")))
     for name in TUTORIALS:
         page = percent.run(ROOT / "examples" / f"{name}.py")
-        files.append(File.generated(config, f"tutorials/{name}.md", content=page.markdown))
+        text = SIBLING.sub(r"](\1.md)", page.markdown.replace("](../docs/", "](../"))
+        files.append(File.generated(config, f"tutorials/{name}.md", content=text))
         for picture, content in page.pictures.items():
             files.append(File.generated(config, f"tutorials/{picture}", content=content))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links to the repository's own pages lead to their copies on the site."""
+    up = "../" * page.file.src_uri.count("/")
     for source, name in ELSEWHERE.items():
-        markdown = markdown.replace(f"](../{source}", f"]({name}").replace(f"]({source}", f"]({name}")
+        markdown = markdown.replace(f"](../{source}", f"]({up}{name}").replace(f"]({source}", f"]({up}{name}")
     return EXAMPLE.sub(r"](tutorials/\1.md)", markdown)
 
 
