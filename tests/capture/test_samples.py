@@ -132,6 +132,7 @@ class TestFollowed:
             alone = nrm.measure(Wrapped(function), x[i : i + 1], rules="lrp-0", target=target)
             assert torch.allclose(together(together.input)[i], alone(alone.input)[0], rtol=1e-9, atol=1e-9)
 
+    @pytest.mark.filterwarnings("ignore:.*has additive relevance 0:nrm.NrmWarning")
     def test_formulas_are_answered_sample_by_sample(
         self, function: Function, shape: tuple[int, ...], batch: int
     ) -> None:

@@ -390,6 +390,7 @@ def test_little_memory() -> None:
         (lambda R, S: R.additive(R["relu1"].channels, at=R.input), "of sets, or of one partition alone"),
         (lambda R, S: R.additive(S[0], layers="relu1"), "layers are several cuts"),
         (lambda R, S: R.additive(S[0], layers=[]), "layers are several cuts"),
+        (lambda R, S: R.additive(S[0], at="input"), "str: 'input'"),
         (lambda R, S: R.additive(S[1], layers=["relu2"]), "in none of the cuts"),
     ],
 )  # fmt: skip
@@ -464,6 +465,14 @@ def test_weights_have_the_precision_of_the_measure(R: nrm.Measure, three: list[n
         close(R.expect({low: third}), R(low.all) / 3)
     close(R.expect({low: True, three[2]: 2}), R(low.all) + 2 * R(three[2]))
     close(R.expect({low.channel(1): 0.1}, given=three[2]), 0.1 * R(low.channel(1), given=three[2]))
+
+
+def test_additive_relevance_of_a_level_is_that_of_its_last_tensor(R: nrm.Measure) -> None:
+    stem, relu = R["stem"].channel(1), R["relu1"].channel(1)
+    with pytest.warns(nrm.NrmWarning, match=r"stem\.channel\(1\) has additive relevance 0.*'relu1'"):
+        assert torch.equal(R.additive(stem), torch.zeros(2).double())
+    close(R.additive(stem, relu), R.additive(relu))
+    assert torch.equal(R.additive(R["stem"].channel([])), torch.zeros(2).double())
 
 
 def test_additive_relevance_takes_one_sweep_of_two_messages(

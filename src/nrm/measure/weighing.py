@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture import plain_execution
-from nrm.errors import QuestionError
+from nrm.errors import NrmWarning, QuestionError
 from nrm.measure.asking import Asking
 from nrm.measure.events import make_track, neurons
 from nrm.measure.layers import Cut
@@ -135,11 +136,19 @@ class Weighing(Asking):
             chosen[site] = chosen[site] | mask if site in chosen else mask
         if layers is None:
             weights = additive_weights(self._network, chosen)
+            if not weights and any(bool(mask.any()) for mask in chosen.values()):
+                self._warn_of_levels(sets[0], next(iter(chosen)))
         else:
             weights = cut_weights(self._network, chosen, self._cuts(layers))
             self._refuse_outside(sets, weights)
-        where = [] if at is None else [at] if isinstance(at, Argument) else list(at)
+        where: list[Any] = [] if at is None else list(at) if isinstance(at, list | tuple) else [at]
         return self._expected(weights, where, None)
+
+    def _warn_of_levels(self, chosen: Set, site: Site) -> None:
+        """A set may well have 0, but not for the reason that somebody who asks for it has in mind."""
+        names = ", ".join(repr(self._tape.nodes[i].name) for i in self._tape.consumers[site.node])
+        text = f"{chosen} has additive relevance 0: of tensors on one level the last one counts, here {names}"
+        warnings.warn(text, NrmWarning, stacklevel=3)
 
     def _expected(
         self, weights: Mapping[Site, Tensor], arguments: Sequence[Argument],
