@@ -27,7 +27,6 @@ from real import models  # noqa: E402
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
 
-
 LAYERS = ("features.8", "features.15", "features.22", "features.29")
 """The outputs of blocks two to five, before pooling."""
 

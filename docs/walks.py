@@ -17,8 +17,8 @@ from torch import nn
 import nrm
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 
 WIDTHS = (4, 5, 4, 4, 2)
 LAYERS = ("input", "1", "3", "5", "output")

@@ -21,7 +21,13 @@ from torch_geometric.nn import GINConv, global_add_pool
 import nrm
 
 ATOMS = "CNOF"
-GROUPS = {"NO2": ("NOO", [(0, 1), (0, 2)]), "NH": ("N", []), "OCH": ("OC", [(0, 1)]), "F": ("F", []), "CO": ("CO", [(0, 1)])}
+GROUPS = {
+    "NO2": ("NOO", [(0, 1), (0, 2)]),
+    "NH": ("N", []),
+    "OCH": ("OC", [(0, 1)]),
+    "F": ("F", []),
+    "CO": ("CO", [(0, 1)]),
+}
 
 
 def molecule(rng):
@@ -134,7 +140,11 @@ for name, formula in {"both": N & C, "only the group": N & ~C, "only the ring": 
 mutagenic = [g for g in graphs[300:] if int(g.y)][:20]
 batch = Batch.from_data_list(mutagenic)
 B = nrm.measure(
-    model, (batch.x, batch.edge_index, batch.batch), output=lambda o: o[:, 1] - o[:, 0], rules=nrm.Gamma(0.25), bias="input"
+    model,
+    (batch.x, batch.edge_index, batch.batch),
+    output=lambda o: o[:, 1] - o[:, 0],
+    rules=nrm.Gamma(0.25),
+    bias="input",
 )
 best = B(B["convs.2"].edges).argmax(1)
 size = torch.tensor([len(g.atoms) for g in mutagenic]).cumsum(0)

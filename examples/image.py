@@ -88,7 +88,9 @@ share = R(low.channels, given=high.channel(top))[0]
 best = share.argsort(descending=True)[:3].tolist()
 print(f"of what flows through channel {top} of features.8:")
 for i in best:
-    print(f"  {share[i]:5.1%} came through channel {i} of features.6, which has {float(R(low.channel(i))):.1%} of everything")
+    print(
+        f"  {share[i]:5.1%} came through channel {i} of features.6, which has {float(R(low.channel(i))):.1%} of everything"
+    )
 
 # %% [markdown]
 # ## Clusters of places

@@ -120,7 +120,7 @@ with torch.no_grad():
 # embedding; `.positions` are the tokens.
 
 # %%
-ids = torch.tensor([[words.index(w) for w in "tom red hat ann blue hat tom".split()]])
+ids = torch.tensor([[words.index(w) for w in ["tom", "red", "hat", "ann", "blue", "hat", "tom"]]])
 red, blue = words.index("red"), words.index("blue")
 R = nrm.measure(llama, {"input_ids": ids}, output=lambda o: o.logits[:, -1, red] - o.logits[:, -1, blue])
 tokens = R(R.input.positions)[0]
@@ -146,7 +146,9 @@ print("heads of layer 2:", [f"{float(r):.0%}" for r in R(second)[0]])
 print(R.flows(first, second, k=3, sign="abs"))
 best = int(R(second)[0].argmax())
 moved = R(R.input.positions, second[best])[0]
-print(f"head {best} of layer 2 brings in:", {words[t]: f"{float(r):.0%}" for t, r in zip(ids[0, :5], moved, strict=False)})
+print(
+    f"head {best} of layer 2 brings in:", {words[t]: f"{float(r):.0%}" for t, r in zip(ids[0, :5], moved, strict=False)}
+)
 
 # %% [markdown]
 # ## Is it true?

@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
 import percent  # noqa: E402
+
 import vision  # noqa: E402
 
 vision.load()  # which transformers imports, also beside a CPU build of torch

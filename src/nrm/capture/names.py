@@ -44,20 +44,27 @@ def function_name(func: Callable[..., Any]) -> str:
     return REVERSED.get(name, name)
 
 
-_signature = functools.cache(inspect.signature)
+@functools.cache
+def _place_of_inplace(func: Any) -> int | None:
+    """Where a functional call has its argument ``inplace``, if it has one."""
+    if getattr(func, "__module__", "") != "torch.nn.functional":
+        return None
+    try:
+        names = list(inspect.signature(func).parameters)
+    except (TypeError, ValueError):
+        return None
+    return names.index("inplace") if "inplace" in names else None
 
 
 def without_inplace(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, dict[str, Any], tuple[Any, ...], bool]:
-    """A functional call with ``inplace=True`` as its out-of-place form."""
-    if getattr(func, "__module__", "") != "torch.nn.functional":
-        return func, kwargs, args, False
-    try:
-        bound = _signature(func).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return func, kwargs, args, False
-    if not bound.arguments.get("inplace"):
-        return func, kwargs, args, False
-    bound.arguments["inplace"] = False
-    return func, bound.kwargs, bound.args, True
+) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+    """The arguments of a functional call with ``inplace=True`` as those of its out-of-place form."""
+    place = _place_of_inplace(func)
+    if place is None:
+        return args, kwargs, False
+    if len(args) > place:
+        return ((*args[:place], False, *args[place + 1 :]) if args[place] else args), kwargs, bool(args[place])
+    if kwargs.get("inplace"):
+        return args, {**kwargs, "inplace": False}, True
+    return args, kwargs, False

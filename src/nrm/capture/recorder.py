@@ -316,7 +316,7 @@ class Recorder(TorchFunctionMode):
             args = (args[0], *self._prepared(args[1:]))
             return writes.in_place(self, func, name, args, self._prepared(kwargs))
         args, kwargs = self._prepared(args), self._prepared(kwargs)
-        func, kwargs, args, in_place = without_inplace(func, args, kwargs)
+        args, kwargs, in_place = without_inplace(func, args, kwargs)
         if name in self._composed:
             with self:
                 return self._composed[name](*args, **kwargs)
