@@ -32,12 +32,12 @@ def keep(
     r: Recorder, node: Node, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, tensor: Tensor
 ) -> None:
     """Keeps the call of a node if its op does not tell the whole truth."""
-    position = next((k for k, t in enumerate(tensors_in(result)) if t is tensor), None)
-    if position is None:
+    derived = bool(r.derived) and any(id(t) in r.derived for t in tensors_in((args, kwargs)))
+    if not derived and not holds(node.op):
         return
-    call = recall(r, func, args, kwargs, position)
-    if holds(node.op) or call.is_derived:
-        node.recall = call
+    position = next((k for k, t in enumerate(tensors_in(result)) if t is tensor), None)
+    if position is not None:
+        node.recall = recall(r, func, args, kwargs, position)
 
 
 def derive(r: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
