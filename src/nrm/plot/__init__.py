@@ -9,6 +9,7 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`gallery`: the samples of a data set in which blocks count most, one row per block.
 * :func:`series`: a sequence as lines on the colours of its relevance, and bars of their sums.
 * :func:`scatter`, :func:`sc_curves`: scores beside joint contributions, and the sums over the highest scores.
+* :func:`strips`: an image, and where its strongest combinations of blocks look.
 * :func:`text`: the tokens of a text in the colours of their relevance; shown by notebooks without any extra.
 * :func:`graph`: a graph with the relevance of its nodes and edges.
 * :func:`diverging`: the colour map of all.
@@ -22,6 +23,7 @@ from nrm.plot.grid import montage
 from nrm.plot.heat import heatmap
 from nrm.plot.nodes import graph
 from nrm.plot.series import series
+from nrm.plot.strip import strips
 from nrm.plot.words import Text, text
 
 __all__ = [
@@ -35,5 +37,6 @@ __all__ = [
     "sc_curves",
     "scatter",
     "series",
+    "strips",
     "text",
 ]

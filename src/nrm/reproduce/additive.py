@@ -24,7 +24,7 @@ BLOCKS = ("features.4", "features.9", "features.16", "features.23", "features.30
 def _sets(found: Subject, R: Measure) -> tuple[list[Set], list[Set]]:
     """The three strongest clusters of every block, and three that change from block to block."""
     layers = found.blocks if found.blocks[0] not in BLOCKS else BLOCKS
-    parts = [cluster(R, layer, 8 if k < len(layers) - 1 or layer in BLOCKS else 4) for k, layer in enumerate(layers)]
+    parts = [cluster(R, layer, 8 if k < len(layers) - 1 else found.coarse) for k, layer in enumerate(layers)]
     counts = [int(R(part).shape[1]) for part in parts]
     first = [part.layer.group(part.detail[0].tensor, [0, 1, 2]) for part in parts]
     other = [

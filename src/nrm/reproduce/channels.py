@@ -13,7 +13,7 @@ from nrm.reproduce.drawing import panels
 from nrm.reproduce.experiment import Experiment, Outcome
 from nrm.reproduce.store import Tensors
 from nrm.reproduce.tables import joined
-from nrm.reproduce.vgg import PAPER, Asked, Subject, common_figures, heat_of, judged, plan, rows_for, scored
+from nrm.reproduce.vgg import PAPER, Asked, Subject, common_figures, firsts, heat_of, judged, plan, rows_for, scored
 
 SHOWN, EXAMPLES = 3, 4
 """Images that are drawn with their strongest pair, and images in which that pair is most relevant."""
@@ -51,15 +51,15 @@ class _Samples:
 
 def _pairs(found: Subject, count: int) -> Any:
     """Images, their heat maps, those of their strongest pairs, and the images in which these pairs count most."""
-    shown = sorted(range(min(count, 10)), key=lambda i: found.sample(i)[1])[:SHOWN]
-    measures = [found.measured(i, PAPER) for i in shown]
+    images = firsts(found, count)[:SHOWN]
+    measures = [found.measured(i, PAPER) for i in images]
     flows = [R.flows(*_channels(found, R), k=1)[0][0] for R in measures]
     best = relmax(
         found.model, _Samples(found, count), *(tuple(flow) for flow in flows), targets="label", k=EXAMPLES,
         batch_size=1, rules=PAPER, zero="uniform",
     )  # fmt: skip
-    figure, axes = panels(len(shown), 3 + EXAMPLES, 1.9, 2.15)
-    for row, i, R, flow in zip(axes, shown, measures, flows, strict=True):
+    figure, axes = panels(len(images), 3 + EXAMPLES, 1.9, 2.15)
+    for row, i, R, flow in zip(axes, images, measures, flows, strict=True):
         _draw(row[0], found, i, None, "\n".join(map(str, flow)))
         _draw(row[1], found, i, R, "all walks")
         _draw(row[2], found, i, R, f"the pair: {100 * flow.relevance:.2f} %", *flow)

@@ -7,16 +7,15 @@ not there, and the network sees them.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
 from nrm.measure import Measure
-from nrm.plot import montage
+from nrm.plot import strips
 from nrm.reproduce.experiment import Experiment, Outcome
 from nrm.reproduce.store import Tensors
 from nrm.reproduce.tables import joined
-from nrm.reproduce.vgg import PAPER, Asked, Subject, common_figures, heat_of, judged, plan, rows_for, scored
+from nrm.reproduce.vgg import PAPER, Asked, Subject, common_figures, firsts, judged, plan, rows_for, scored
 from nrm.search import cluster
 
 BEST = 5
@@ -25,7 +24,7 @@ REMOVALS = ("zero", "mean")
 
 
 def _clusters(found: Subject, R: Measure) -> Asked:
-    return cluster(R, found.blocks[0], 8), cluster(R, found.blocks[1], 8 if found.blocks[1] != "8" else 4)
+    return cluster(R, found.blocks[0], 8), cluster(R, found.blocks[1], found.coarse)
 
 
 def _mean(R: Measure, layer: str) -> Tensor:
@@ -50,19 +49,11 @@ def _finish(found: Subject, parts: list[Tensors]) -> Outcome:
     tables = {removal: _table(parts, removal) for removal in REMOVALS}
     rows = [row for removal, table in tables.items() for row in rows_for(found, table, removal=removal)]
     figures = common_figures(found, {f"removal: {k}": t for k, t in tables.items()}, partial(_clusters, found))
-    figures |= {f"strips-{i}": _strips(found, i) for i in range(min(2, len(parts)))}
+    for i in firsts(found, len(parts))[:2]:
+        R = found.measured(i, PAPER)
+        figures[f"strips-{i}"] = strips(R, found.picture(found.sample(i)[0]), *_clusters(found, R), k=BEST)
     facts = {"network": found.name, "layers": " x ".join(found.blocks), "clusters": "k-means of positions"}
     return Outcome(rows, facts, figures)
-
-
-def _strips(found: Subject, i: int) -> Any:
-    """An image, its heat map, and those of its strongest pairs of clusters, with their shares."""
-    R = found.measured(i, PAPER)
-    flows = R.flows(*_clusters(found, R), k=BEST)[0]
-    heats = [heat_of(R(R.input, *flow)) for flow in flows]
-    columns = ["image", "all walks", *(f"{100 * flow.relevance:.1f} %" for flow in flows)]
-    rows = [(found.picture(found.sample(i)[0]), heat_of(R(R.input)), *heats)]
-    return montage(rows, columns=columns, scale="99.5%")
 
 
 CLUSTERS = Experiment(

@@ -50,7 +50,7 @@ class VGG(nn.Module):
 def small_cnn() -> nn.Sequential:
     """A small convolutional network for 8 x 8 digits, its layers named by their numbers."""
     return nn.Sequential(
-        nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(8, 12, 3, padding=1), nn.ReLU(), nn.Conv2d(12, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 10),
     )  # fmt: skip

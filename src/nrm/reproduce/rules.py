@@ -24,7 +24,7 @@ from nrm.reproduce.mlp import trained
 from nrm.reproduce.networks import ResNet, load
 from nrm.reproduce.store import Tensors, Unit
 from nrm.reproduce.tables import as_tensors, joined, rows_of
-from nrm.reproduce.vgg import subject
+from nrm.reproduce.vgg import subject, upper_part
 from nrm.rules import AlphaBeta, Composite, Gamma, Gradient, IntegratedGradients, Rule, ZPlus, composite
 
 SAMPLES = 10
@@ -81,14 +81,16 @@ def _networks(setting: Setting) -> dict[str, Network]:
     def ask(i: int, candidate: Candidate) -> Measure:
         return measure(
             model, test.inputs[i : i + 1], target=int(test.classes[i]), rules=candidate.rules, bias=candidate.bias,
-            dtype=torch.float64, zero="uniform", progress=False,
+            dtype=torch.float64, progress=False,
         )  # fmt: skip
 
-    vgg = subject(setting)
+    vgg = subject(setting) if setting.embedded else upper_part(subject(setting))
     found = {
         "MLP": Network(ask, ("1", "3"), everywhere=True),
         vgg.name: Network(
-            lambda i, c: vgg.measured(i, c.rules, c.bias), vgg.channels, stride=1 if setting.embedded else 8
+            lambda i, c: vgg.measured(i, c.rules, bias=c.bias, zero="sink"),
+            vgg.channels,
+            stride=1 if setting.embedded else 8,
         ),
     }
     if not setting.embedded:
@@ -109,7 +111,7 @@ def _resnet(setting: Setting) -> Callable[[int, Candidate], Measure]:
     def ask(i: int, candidate: Candidate) -> Measure:
         return measure(
             model, images[i : i + 1], target=int(classes[i]), rules=candidate.rules, bias=candidate.bias,
-            zero="uniform", progress=False,
+            progress=False,
         )  # fmt: skip
 
     return ask
@@ -129,7 +131,7 @@ def _plan(setting: Setting) -> Plan:
     count = setting.samples or SAMPLES
     networks = _networks(setting)
     keys = {name: [f"{name}-{i:05d}" for i in range(count)] for name in networks}
-    units = [Unit(key, partial(_judge, networks[name], i)) for name in networks for i, key in enumerate(keys[name])]
+    units = [Unit(keys[name][i], partial(_judge, networks[name], i)) for i in range(count) for name in networks]
 
     def finish() -> Outcome:
         rows = []

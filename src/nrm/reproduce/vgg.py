@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from nrm.evaluate import compare, contribution, scores
 from nrm.measure import Measure, measure
 from nrm.questions.values import Partition
-from nrm.reproduce.data import digits, folder_of, labelled_files, mixed, photo, shown
+from nrm.reproduce.data import Split, digits, folder_of, labelled_files, mixed, photo, shown
 from nrm.reproduce.drawing import correlation_figure, curves_figure
 from nrm.reproduce.experiment import Outcome, Plan, Setting
 from nrm.reproduce.networks import VGG, load, shuffled, small_cnn, torchvision_vgg, train
@@ -25,13 +26,15 @@ PAPER = "epsilon-plus-flat"
 BEST = replace(composite(PAPER), name="gamma 0.25", conv=Gamma(0.25), add=Gamma(0.25), bias="input")
 """The paper's rules with gamma instead of z+ in the convolutions, and biases as inputs."""
 SAMPLES = 100
+LOWER = 24
+"""Layers of VGG16 up to the end of its fourth block."""
 
 Asked = tuple[Partition, Partition]
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A network with images: which layers are asked about, and how an input looks."""
+    """A network with images: which layers are asked about, how an input looks, and how many clusters the last has."""
 
     name: str
     model: nn.Module
@@ -40,11 +43,12 @@ class Subject:
     channels: tuple[str, str]
     blocks: tuple[str, str]
     picture: Callable[[Tensor], Tensor]
+    coarse: int = 8
 
-    def measured(self, index: int, rules: Any, bias: str = "auto") -> Measure:
+    def measured(self, index: int, rules: Any, *, bias: str = "auto", zero: str = "uniform") -> Measure:
         """A sample explained for its true class."""
         x, target = self.sample(index)
-        return measure(self.model, x[None], target=target, rules=rules, bias=bias, zero="uniform", progress=False)
+        return measure(self.model, x[None], target=target, rules=rules, bias=bias, zero=zero, progress=False)
 
 
 def subject(setting: Setting) -> Subject:
@@ -63,8 +67,28 @@ def subject(setting: Setting) -> Subject:
     return Subject(name, model, len(files), lambda i: (photo(files[i][0]), files[i][1]), *layers, shown)
 
 
+def upper_part(found: Subject) -> Subject:
+    """The last convolutions and the head, which read the values of the fourth block: much less work.
+
+    What two layers have in common does not depend on what lies below them: neither their relevance nor their
+    contribution.
+    """
+    model = copy.deepcopy(found.model)
+    layers = model.get_submodule("features")
+    assert isinstance(layers, nn.Sequential)
+    lower = layers[:LOWER]
+    model.register_module("features", nn.Sequential(*(nn.Identity() for _ in lower), *list(layers)[LOWER:]))
+
+    def sample(i: int) -> tuple[Tensor, int]:
+        x, target = found.sample(i)
+        with torch.no_grad():
+            return lower(x[None])[0], target
+
+    return replace(found, model=model, sample=sample)
+
+
 def _small(setting: Setting) -> Subject:
-    learn, test = digits()
+    learn, test = (Split(split.inputs.view(-1, 1, 8, 8), split.classes) for split in digits())
     model = small_cnn()
 
     def work() -> Tensors:
@@ -73,9 +97,9 @@ def _small(setting: Setting) -> Subject:
         return dict(fresh.state_dict())
 
     model.load_state_dict(setting.store.keep("weights", work))
-    pairs = ("4", "6"), ("3", "8")
+    pairs = ("3", "5"), ("2", "7")
     sample: Callable[[int], tuple[Tensor, int]] = lambda i: (test.inputs[i], int(test.classes[i]))  # noqa: E731
-    return Subject("small CNN on digits", model.eval(), 500, sample, *pairs, lambda x: x.view(1, 8, 8))
+    return Subject("small CNN on digits", model.eval(), 500, sample, *pairs, lambda x: x, coarse=4)
 
 
 def plan(
@@ -115,6 +139,11 @@ def common_figures(found: Subject, tables: Mapping[str, Tensors], asking: Callab
     return {"sc_k": curves_figure(tables), "scatter": correlation_figure(scattered)}
 
 
+def firsts(found: Subject, count: int) -> list[int]:
+    """Samples to draw, those of the first classes first."""
+    return sorted(range(min(count, 10)), key=lambda i: found.sample(i)[1])
+
+
 def heat_of(relevance: Tensor) -> Tensor:
-    """Relevance ``(1, ...)`` of the input as a picture."""
-    return relevance.view(1, 8, 8) if relevance.shape[-1] == 64 and relevance.ndim == 2 else relevance[0].sum(0)
+    """Relevance ``(1, C, H, W)`` of the input as a picture."""
+    return relevance[0].sum(0)

@@ -1,0 +1,55 @@
+"""A strip: an image, its heat map, and those of the strongest combinations of blocks with their shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from nrm.errors import NrmError, QuestionError
+from nrm.plot.grid import montage
+from nrm.plot.pictures import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def strips(R: Any, image: Picture, *partitions: Any, k: int = 5, scale: float | str | None = "99.5%") -> Figure:
+    """Draw where the strongest combinations of blocks look in an image, such as pairs of clusters of two layers.
+
+    Args:
+        R: the measure of one image.
+        image: what was explained, as :func:`nrm.plot.heatmap` takes it.
+        partitions: of one layer each, as for ``R.flows``: ``nrm.cluster(R, "features.4", 8)``, ``a.channels``.
+        k: how many combinations, strongest first.
+        scale: as in :func:`nrm.plot.montage`; every heat map has a scale of its own.
+
+    >>> import torch, nrm
+    >>> from torch import nn
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(
+    ...     nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)
+    ... )
+    >>> x = torch.rand(1, 1, 8, 8)
+    >>> R = nrm.measure(model, x)
+    >>> figure = strips(R, x[0], R["1"].channels, R["3"].channels, k=2)
+    >>> [ax.get_title() for ax in figure.axes[:2]]
+    ['image', 'all walks']
+    """
+    try:
+        if not partitions:
+            raise QuestionError("strips of what?", hint='nrm.plot.strips(R, x[0], nrm.cluster(R, "features.4", 8))')
+        if len(R) != 1:
+            raise QuestionError("strips show one image", got=f"a measure of {len(R)}", hint="nrm.measure(model, x[:1])")
+        flows = R.flows(*partitions, k=k)[0]
+        heats = [_summed(R(R.input))] + [_summed(R(R.input, *flow)) for flow in flows]
+        columns = ["image", "all walks", *(f"{100 * flow.relevance:.1f} %" for flow in flows)]
+        return montage([(image, *heats)], columns=columns, scale=scale)
+    except NrmError as error:
+        error.at("nrm.plot.strips")
+        raise
+
+
+def _summed(relevance: Tensor) -> Tensor:
+    """Relevance ``(1, C, H, W)`` of an image as one map."""
+    return relevance[0].sum(0) if relevance.ndim == 4 else relevance[0]
