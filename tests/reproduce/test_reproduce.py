@@ -12,9 +12,12 @@ import torch
 
 from nrm.cli import main
 from nrm.errors import NrmError, QuestionError, ResultFileError
+from nrm.evaluate import contribution
 from nrm.reproduce import reproduce
-from nrm.reproduce.data import MissingDataError, labelled_files, mixed, mnist, sequences
+from nrm.reproduce.data import MissingDataError, imagenet_files, labelled_files, mixed, mnist, sequences
+from nrm.reproduce.networks import VGG
 from nrm.reproduce.store import Store, Unit
+from nrm.reproduce.vgg import PAPER, Subject, upper_part
 
 pytest.importorskip("sklearn")
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -178,6 +181,36 @@ def test_samples_have_all_classes_in_every_beginning(tmp_path: Path) -> None:
     for begin in range(0, 12, 3):
         assert {label for _, label in files[begin : begin + 3]} == {0, 1, 2}
     assert files == mixed(labelled_files(tmp_path))
+
+
+def test_classes_of_imagenet_are_known_or_refused(tmp_path: Path) -> None:
+    for name in ("0007_n01514668_cock.jpg", "0391_n02536864_coho.JPEG", "class_names.json"):
+        (tmp_path / name).touch()
+    assert [label for _, label in imagenet_files(tmp_path)] == [7, 391]
+    for k in range(1000):
+        (tmp_path / "whole" / "val" / f"n{k:08d}").mkdir(parents=True)
+        (tmp_path / "whole" / "val" / f"n{k:08d}" / "a.jpg").touch()
+    assert [label for _, label in imagenet_files(tmp_path / "whole")] == list(range(1000))
+    (tmp_path / "some" / "n01440764").mkdir(parents=True)
+    (tmp_path / "some" / "n01440764" / "a.jpg").touch()
+    with pytest.raises(MissingDataError, match="1 folders with images"):
+        imagenet_files(tmp_path / "some")
+
+
+def test_pairs_of_upper_layers_do_not_depend_on_what_lies_below() -> None:
+    torch.manual_seed(0)
+    images = torch.randn(1, 3, 32, 32)
+    whole = Subject(
+        "VGG16", VGG(8, 4).eval(), 1, lambda i: (images[i], 2), ("features.26", "features.28"), ("", ""), torch.abs
+    )
+    asked = []
+    for found in (whole, upper_part(whole)):
+        R = found.measured(0, PAPER)
+        pairs = R["features.26"].channels[:3], R["features.28"].channels[:4]
+        asked.append((R(*pairs), contribution(R, *pairs)))
+    for one, other in zip(*asked, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+        assert bool(one.any())
 
 
 def test_the_toy_sequences() -> None:

@@ -49,9 +49,9 @@ def _finish(found: Subject, parts: list[Tensors]) -> Outcome:
     tables = {removal: _table(parts, removal) for removal in REMOVALS}
     rows = [row for removal, table in tables.items() for row in rows_for(found, table, removal=removal)]
     figures = common_figures(found, {f"removal: {k}": t for k, t in tables.items()}, partial(_clusters, found))
-    for i in firsts(found, len(parts))[:2]:
+    for n, i in enumerate(firsts(found, len(parts))[:2]):
         R = found.measured(i, PAPER)
-        figures[f"strips-{i}"] = strips(R, found.picture(found.sample(i)[0]), *_clusters(found, R), k=BEST)
+        figures[f"strips-{n}"] = strips(R, found.picture(found.sample(i)[0]), *_clusters(found, R), k=BEST)
     facts = {"network": found.name, "layers": " x ".join(found.blocks), "clusters": "k-means of positions"}
     return Outcome(rows, facts, figures)
 

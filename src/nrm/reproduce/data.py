@@ -17,6 +17,9 @@ from nrm.extras import extra
 MEAN, DEVIATION = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
 
 
+PHOTOS = (".jpg", ".jpeg", ".png")
+
+
 class MissingDataError(NrmError):
     """Data or weights that an experiment needs are not there."""
 
@@ -119,8 +122,23 @@ def mixed(files: Sequence[tuple[Path, int]]) -> list[tuple[Path, int]]:
 def labelled_files(home: Path) -> list[tuple[Path, int]]:
     """The images of a folder with one folder per class; classes are numbered in the order of their names."""
     folders = sorted(p for p in home.iterdir() if p.is_dir())
-    suffixes = {".jpg", ".jpeg", ".png"}
-    return [(f, n) for n, p in enumerate(folders) for f in sorted(p.iterdir()) if f.suffix.lower() in suffixes]
+    return [(f, n) for n, p in enumerate(folders) for f in sorted(p.iterdir()) if f.suffix.lower() in PHOTOS]
+
+
+def imagenet_files(home: Path) -> list[tuple[Path, int]]:
+    """ImageNet's images: in a folder for each of the 1000 classes (below ``val``, if there is one), or files that begin
+    with the number of their class, ``0000_n01440764_tench.jpg``.
+    """
+    home = home / "val" if (home / "val").is_dir() else home
+    numbered = [(f, int(f.name.partition("_")[0])) for f in sorted(home.glob("[0-9]*_*")) if f.suffix.lower() in PHOTOS]
+    found = numbered or labelled_files(home)
+    folders = len({label for _, label in found})
+    if not numbered and folders != 1000:
+        raise MissingDataError(
+            "no ImageNet images", where=str(home), got=f"{folders} folders with images",
+            expected="a folder for each of the 1000 classes, or files NUMBER_name.jpg",
+        )  # fmt: skip
+    return found
 
 
 def sequences(count: int, seed: int, steps: int = 100, event: int = 80) -> Split:

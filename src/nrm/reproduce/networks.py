@@ -128,7 +128,13 @@ def torchvision_vgg() -> nn.Module:
     """VGG16 with torchvision's ImageNet weights, which are downloaded once."""
     with extra("vision", "nrm reproduce vgg-channels"):
         from torchvision.models import VGG16_Weights, vgg16
-    model: nn.Module = vgg16(weights=VGG16_Weights.IMAGENET1K_V1)
+    try:
+        model: nn.Module = vgg16(weights=VGG16_Weights.IMAGENET1K_V1)
+    except OSError as error:
+        raise MissingDataError(
+            "no weights of VGG16", got=str(error)[:160], expected="a network to download them, or torch's cache",
+            hint="put torchvision's file into $TORCH_HOME/hub/checkpoints",
+        ) from error  # fmt: skip
     return model.eval()
 
 

@@ -23,7 +23,7 @@ from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting
 from nrm.reproduce.mlp import trained
 from nrm.reproduce.networks import ResNet, load
 from nrm.reproduce.store import Tensors, Unit
-from nrm.reproduce.tables import as_tensors, joined, rows_of
+from nrm.reproduce.tables import Row, as_tensors, joined, rows_of
 from nrm.reproduce.vgg import subject, upper_part
 from nrm.rules import AlphaBeta, Composite, Gamma, Gradient, IntegratedGradients, Rule, ZPlus, composite
 
@@ -142,11 +142,22 @@ def _plan(setting: Setting) -> Plan:
                 row["refused"] = count - row["samples"]
                 rules, _, bias = str(row["rules"]).rpartition(", bias ")
                 row["rules"], row["bias"] = rules, bias
+            found += _refused(name, networks[name], {(row["rules"], row["bias"]) for row in found}, count)
             rows += sorted(found, key=lambda row: -(row["pearson_mean"] or -2.0))
         layers = ", ".join(f"{name}: {' x '.join(one.layers)}" for name, one in networks.items())
         return Outcome(rows, {"pairs of": layers, "steps of integrated gradients": STEPS})
 
     return units, finish
+
+
+def _refused(name: str, network: Network, judged: set[tuple[str, str]], count: int) -> list[Row]:
+    """A row for all rules under which no sample was accepted."""
+    return [
+        {"order": 2, "model": name, "bias": one.bias, "rules": one.name, "method": "nrm", "samples": 0,
+         "pearson_mean": None, "pearson_ci": None, "sc": None, "refused": count}
+        for one in network.candidates()
+        if (one.name, one.bias) not in judged
+    ]  # fmt: skip
 
 
 RULES = Experiment("rules", "Which rule is most faithful?", "beyond the paper", _plan)

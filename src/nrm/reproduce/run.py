@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def reproduce(
     units, finish = experiment.plan(Setting(home, samples, embedded, store, third))
     store.finish(units, track or _bar(name))
     outcome = finish()
-    facts = {"corresponds to": experiment.paper, **outcome.facts}
+    facts = {"corresponds to": experiment.paper, "date": date.today().isoformat(), **outcome.facts}
     for title, figure in outcome.figures.items():
         save(figure, folder / f"{title}.png")
     write_text(folder / "table.md", as_markdown(experiment.title, outcome.rows, facts))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nrm.evaluate import compare, contribution, scores
 from nrm.measure import Measure, measure
 from nrm.questions.values import Partition
-from nrm.reproduce.data import Split, digits, folder_of, labelled_files, mixed, photo, shown
+from nrm.reproduce.data import Split, digits, folder_of, imagenet_files, labelled_files, mixed, photo, shown
 from nrm.reproduce.drawing import correlation_figure, curves_figure
 from nrm.reproduce.experiment import Outcome, Plan, Setting
 from nrm.reproduce.networks import VGG, load, shuffled, small_cnn, torchvision_vgg, train
@@ -61,7 +61,7 @@ def subject(setting: Setting) -> Subject:
         files = mixed(labelled_files(folder_of(home, "imagenette", "Imagenette images") / "val"))
         name = "VGG16-Imagenette"
     else:
-        files = mixed(labelled_files(folder_of(home, "imagenet", "ImageNet images (a folder per class)")))
+        files = mixed(imagenet_files(folder_of(home, "imagenet", "ImageNet images")))
         model, name = torchvision_vgg(), "VGG16 (torchvision)"
     layers = ("features.26", "features.28"), ("features.4", "features.30")
     return Subject(name, model, len(files), lambda i: (photo(files[i][0]), files[i][1]), *layers, shown)
@@ -76,8 +76,9 @@ def upper_part(found: Subject) -> Subject:
     model = copy.deepcopy(found.model)
     layers = model.get_submodule("features")
     assert isinstance(layers, nn.Sequential)
-    lower = layers[:LOWER]
-    model.register_module("features", nn.Sequential(*(nn.Identity() for _ in lower), *list(layers)[LOWER:]))
+    lower = nn.Sequential(*(layers[k] for k in range(LOWER)))
+    upper = nn.Sequential(*(nn.Identity() if k < LOWER else layers[k] for k in range(len(layers))))
+    model.register_module("features", upper)
 
     def sample(i: int) -> tuple[Tensor, int]:
         x, target = found.sample(i)
