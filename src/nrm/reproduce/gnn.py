@@ -169,10 +169,10 @@ def _figures(found: Subject, chosen: list[int]) -> dict[str, Any]:
         C, own, _ = tables(found.network("GIN", found.parts[i]), graph, subgraphs)
         points = points or {"one graph": (C, {k: v for k, v in own.items() if k not in ("random", "nrm (lrp-0)")})}
         names = [found.labels[kind] for kind in graph.x.argmax(1).tolist()]
-        for ax, table, title in zip(
-            axes[:, column], (own["nrm (gamma 0.25)"], C), ("relevance", "contribution"), strict=True
-        ):
-            draw(graph, nodes=_around(table[0], subgraphs, len(graph.x)), labels=names, ax=ax, title=title)
+        both = {"relevance": own["nrm (gamma 0.25)"][0], "joint contribution": C[0]}
+        for ax, (title, table) in zip(axes[:, column], both.items(), strict=True):
+            nodes = _around(table, subgraphs, len(graph.x))
+            draw(graph, nodes=nodes, labels=names, ax=ax, title=title, colorbar=False)
     return {"graphs": figure, "scatter": correlation_figure(points)}
 
 
