@@ -21,7 +21,7 @@ from nrm.extras import extra
 from nrm.jobs.job import SCHEMA
 from nrm.jobs.moments import ByClass
 from nrm.jobs.tally import COLUMNS, Limits, Tally
-from nrm.jobs.top import Top
+from nrm.jobs.top import Rows, Top
 
 FACTS = "part.json"
 TABLES = ("samples.parquet", "top.parquet", "statistics.parquet")
@@ -171,8 +171,8 @@ def read_part(folder: Path, limits: Limits) -> Tally:
     ends = np.flatnonzero((np.diff(rows["question"]) != 0) | (np.diff(rank) != 0)) + 1
     for first, last in itertools.pairwise([0, *ends.tolist(), len(rank)]):
         if last > first:
-            top = Top(limits.k, limits.rows, *(rows[name][first:last] for name in names))
-            tally.take(int(rows["question"][first]), known[rank[first]], top)
+            best = Rows(*(rows[name][first:last] for name in names))
+            tally.gather(int(rows["question"][first]), known[rank[first]]).take(best)
     tally.moments = [moments_of(tables[2], question) for question in range(len(limits.per_class))]
     return tally
 

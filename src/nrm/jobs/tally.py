@@ -60,9 +60,9 @@ class Tally:
             own = classes if self.limits.per_class[number] else [-1] * len(classes)
             self.moments[number].add(table.relevance, own)
             samples = np.array(numbers, np.int64)
-            self._best(number, "relevance").add(samples, table.scores, table.places)
+            self.gather(number, "relevance").add(samples, table.scores, table.places)
             if table.activation is not None:
-                self._best(number, "activation").add(samples, table.activation, table.active)
+                self.gather(number, "activation").add(samples, table.activation, table.active)
         for note in answers.notes:
             self.notes[note] = self.notes.get(note, 0) + 1
 
@@ -71,11 +71,8 @@ class Tally:
         """The best samples of every question, by relevance and by activation."""
         return {key: best.top() for key, best in self.best.items()}
 
-    def take(self, question: int, by: str, top: Top) -> None:
-        """Counts best samples in."""
-        self._best(question, by).take(top)
-
-    def _best(self, question: int, by: str) -> Best:
+    def gather(self, question: int, by: str) -> Best:
+        """Where the best samples of a question are gathered."""
         return self.best.setdefault((question, by), Best(self.limits.k, self.limits.rows))
 
     def fail(self, failure: Failure) -> None:
@@ -92,8 +89,8 @@ class Tally:
             mine.merge(theirs)
         for note, count in other.notes.items():
             self.notes[note] = self.notes.get(note, 0) + count
-        for key, top in sorted(other.tops.items()):
-            self.take(*key, top)
+        for key, best in other.best.items():
+            self.gather(*key).absorb(best)
 
     @property
     def errors(self) -> list[tuple[int, str]]:

@@ -111,11 +111,16 @@ class Best:
             if self._waiting > min(self.bound, self.k * scores.shape[1]):
                 self._narrow(scores)
 
-    def take(self, top: Top) -> None:
+    def take(self, *parts: Rows) -> None:
+        """Counts rows in."""
+        for rows in parts:
+            self._wait(rows)
+            if self._waiting > self.bound:
+                self._narrow(None)
+
+    def absorb(self, other: Best) -> None:
         """Counts in what another one has gathered."""
-        self._wait(top.rows)
-        if self._waiting > self.bound:
-            self._narrow(None)
+        self.take(*other._parts)
 
     def top(self) -> Top:
         """The best of all that came."""
@@ -166,7 +171,7 @@ def merge(tops: Sequence[Top]) -> Top:
     """
     best = Best(tops[0].k, tops[0].bound)
     for top in tops:
-        best.take(top)
+        best.take(top.rows)
     return best.top()
 
 
