@@ -62,6 +62,20 @@ def test_activations_and_places() -> None:
             assert float(shares[(hit.sample, *hit.place)]) == pytest.approx(float(top), rel=1e-3, abs=1e-7)
 
 
+def test_places_of_negative_outputs() -> None:
+    """A share of a negative output counts the other way: the peak has the largest score, not the largest share."""
+    data, model = Squares(30), network()
+    R = nrm.measure(model, data.x, target=(lowest := int(model(data.x).amin(0).argmin())))
+    assert float(R.value.min()) < 0
+    pair = (A.channel(1), B.channel(2))
+    found = nrm.relmax(model, data, A.channels, pair, k=30, targets=lowest)
+    alone, both = (R(*parts) * R.value.view(-1, 1, 1, 1) for parts in ((A,), (B, *pair)))
+    for scores, hits, channel in ((alone, found.top(A.channel(1)), 1), (both, found.top(*pair), 2)):
+        for hit in hits:
+            best = scores[hit.sample, channel].max()
+            assert float(scores[(hit.sample, *hit.place)]) == pytest.approx(float(best), rel=1e-3, abs=1e-6)
+
+
 def test_targets_labels_and_statistics() -> None:
     data = Squares(30)
     labels = torch.arange(30) % 3

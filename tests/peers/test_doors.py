@@ -238,6 +238,27 @@ class Pictures(torch.utils.data.Dataset):
         return self.x[index], int(self.labels[index])
 
 
+def check_job(model: nn.Module, data: Pictures, name: str, found: tuple[np.ndarray, ...], k: int, least: int) -> None:
+    """The dataset job finds the samples, scores and places of zennit-crp, wherever a channel is alive."""
+    layer = nrm.layer(name)
+    job = nrm.relmax(
+        model, data, layer.channels, k=k, targets="label", rules="epsilon-plus-flat", bias="ignore", batch_size=3,
+        shard_size=6, progress=False,
+    )  # fmt: skip
+    samples, scores, places = (table[:k].T for table in found)
+    width = job.facts["questions"][0]["layer"][1][-1]
+    compared = 0
+    for channel in range(len(scores)):
+        hits = job.top(layer.channel(channel))
+        np.testing.assert_allclose(hits.scores, scores[channel], rtol=1e-7, atol=1e-9)
+        for rank, hit in enumerate(hits):
+            if scores[channel, rank] > 1e-6:
+                row, column = hit.place[1:]
+                assert (hit.sample, row * width + column) == (samples[channel, rank], places[channel, rank])
+                compared += 1
+    assert compared >= least
+
+
 @pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
 @pytest.mark.parametrize("seed", range(2))
 def test_relmax_finds_the_same_samples(seed: int, tmp_path: Path) -> None:
@@ -248,7 +269,8 @@ def test_relmax_finds_the_same_samples(seed: int, tmp_path: Path) -> None:
     search = FeatureVisualization(attribution, data, layers, max_target="sum", abs_norm=False, path=str(tmp_path))
     search.run(EpsilonPlusFlat(**COMPOSITE), 0, len(data), batch_size=8)
     for name in layers:
-        samples, scores, _ = load_maximization(search.RelMax.PATH, name)
+        samples, scores, places = load_maximization(search.RelMax.PATH, name)
+        check_job(model, data, name, (samples, scores, places), 10, 30)
         ours = relmax(
             model, data, nrm.layer(name).channels, k=10, target="label", weight="logit", rules="epsilon-plus-flat",
             bias="ignore", batch_size=7,
@@ -272,7 +294,8 @@ def test_relmax_finds_the_same_photos(shared: Callable[[str], Path], tmp_path: P
     attribution = CondAttribution(model)
     search = FeatureVisualization(attribution, data, {name: ChannelConcept()}, abs_norm=False, path=str(tmp_path))
     search.run(EpsilonPlusFlat(**COMPOSITE), 0, len(data), batch_size=3)
-    samples, scores, _ = load_maximization(search.RelMax.PATH, name)
+    samples, scores, places = load_maximization(search.RelMax.PATH, name)
+    check_job(model, data, name, (samples, scores, places), 5, 1000)
     ours = relmax(
         model, data, nrm.layer(name).channels, k=5, target="label", rules="epsilon-plus-flat", bias="ignore",
         batch_size=3,

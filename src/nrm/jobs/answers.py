@@ -14,7 +14,7 @@ from nrm.errors import MemoryLimitError, NrmWarning, QuestionError
 from nrm.jobs.questions import Question
 from nrm.jobs.samples import collate
 from nrm.measure import Measure, measure
-from nrm.measure.peaks import meeting_peaks, peaks
+from nrm.measure.peaks import meeting_peaks, peaks, scaled
 from nrm.measure.scores import weights
 from nrm.questions import Layer
 
@@ -53,7 +53,7 @@ class Table:
     """A batch's answers to one question, by block: ``(batch, blocks)``.
 
     ``relevance`` are shares, ``scores`` what samples are ranked by. A question about one layer also has the neuron
-    with the largest relevance in every block (``places``), the largest activation there, and its neuron. One about
+    with the largest score in every block (``places``), the largest activation there, and its neuron. One about
     sets of several layers, a single block, has the neuron of the last layer through which most of it flows.
     """
 
@@ -136,9 +136,9 @@ def _table(R: Measure, question: Question, scale: Tensor) -> Table:
     scores = relevance * scale[:, None]
     part = question.alone
     if part is None:
-        return Table(relevance, scores, meeting_peaks(R, question.meeting)[1] if question.meeting else None)
+        return Table(relevance, scores, meeting_peaks(R, question.meeting, scale) if question.meeting else None)
     layer = part if isinstance(part, Layer) else part.layer
-    places = peaks(R, part, R(layer))[1]
+    places = peaks(R, part, scaled(R(layer), scale))[1]
     if layer.consumer is not None or layer in R.biases:  # no tensors of their own
         return Table(relevance, scores, places)
     return Table(relevance, scores, places, *peaks(R, part, R.values(layer)))

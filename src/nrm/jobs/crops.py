@@ -69,8 +69,9 @@ class Crops:
             return hit
         target = {} if hit.target is None or hit.target < 0 else {"target": hit.target}
         with self._measure(self._read(hit.sample), **target) as R:
-            layer, at = meeting_peaks(R, sets)
-            place = torch.unravel_index(at[0, 0], R(layer).shape[1:])
+            sign = R(*sets).sign() * (1 if hit.score >= 0 else -1)  # shares of a negative output count the other way
+            at = meeting_peaks(R, sets, sign)[0, 0]
+            place = torch.unravel_index(at, R(last_set(R, sets).layer).shape[1:])
         return replace(hit, place=tuple(int(i) for i in place))
 
     def box(self, hit: Hit, image: Tensor) -> Box:

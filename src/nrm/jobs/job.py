@@ -20,7 +20,7 @@ from nrm.jobs.questions import Question, fingerprint
 from nrm.jobs.tally import Limits, Tally
 from nrm.measure import Measure
 from nrm.measure.origin import model_digest
-from nrm.measure.peaks import block_shape, meeting_peaks
+from nrm.measure.peaks import block_shape, last_set
 from nrm.questions import Layer, Partition, Stack
 
 SCHEMA = 1
@@ -158,7 +158,7 @@ def _peak_layer(R: Measure, question: Question) -> Layer | None:
     alone = question.alone
     if alone is not None:
         return alone if isinstance(alone, Layer) else alone.layer
-    return meeting_peaks(R, question.meeting)[0] if question.meeting else None
+    return last_set(R, question.meeting).layer if question.meeting else None
 
 
 def identity(job: Job, R: Measure, looked: Sequence[Loaded] = ()) -> Facts:

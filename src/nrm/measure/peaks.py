@@ -37,12 +37,17 @@ def peaks(R: Measure, part: Layer | Partition | Set, values: Tensor) -> tuple[Te
     return best, at
 
 
-def meeting_peaks(R: Measure, sets: Sequence[Set]) -> tuple[Layer, Tensor]:
-    """Where sets of several layers meet: the layer nearest to the output, and its neuron that has most of their joint
-    relevance, as a flat index of the layer: ``(batch, 1)``.
+def meeting_peaks(R: Measure, sets: Sequence[Set], scale: Tensor) -> Tensor:
+    """Where sets of several layers meet: the neuron of the layer nearest to the output that has most of their joint
+    relevance times ``scale (batch,)``, as a flat index of the layer: ``(batch, 1)``.
     """
     last = last_set(R, sets)
-    return last.layer, peaks(R, last, R(last.layer, *sets))[1]
+    return peaks(R, last, scaled(R(last.layer, *sets), scale))[1]
+
+
+def scaled(values: Tensor, scale: Tensor) -> Tensor:
+    """Every sample's values times its own number."""
+    return values * scale.view(-1, *(1,) * (values.ndim - 1))
 
 
 def last_set(R: Measure, sets: Sequence[Set]) -> Set:
