@@ -40,6 +40,14 @@ def dense() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
 
 
+def leaking() -> nn.Module:
+    """What ones contribute cancels, and the output is the bias."""
+    model = nn.Linear(4, 1).eval()
+    model.weight.data = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
+    model.bias.data = torch.ones(1)
+    return model
+
+
 def broken() -> nn.Module:
     raise ValueError("no such luck")
 

@@ -17,12 +17,12 @@ import json, os, sys
 from nrm.cli import main
 from nrm.cli.commands import make_command
 
-ended = []
-for number, command in enumerate(json.load(sys.stdin)):
+work, ended = json.load(sys.stdin), []
+for number, command in enumerate(work["commands"]):
     child = os.fork()
     if not child:
         for stream, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{number}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+            os.dup2(os.open(f"{work['talk']}/{number}.{name}", os.O_WRONLY | os.O_CREAT), stream)
         sys.exit(main(command))
     ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 print(json.dumps(ended))
@@ -59,11 +59,9 @@ def run_processes(folder: Path, commands: Sequence[Sequence[str]]) -> list[Ended
     """Every command in a process of its own, one after the other."""
     talk = folder / "talk"
     talk.mkdir()
-    code = f"import os; os.chdir({str(talk)!r})\n{FORKS}".replace(
-        "sys.exit(main", f"os.chdir({str(folder)!r}); sys.exit(main"
-    )
+    work = json.dumps({"talk": str(talk), "commands": commands})
     done = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(commands), env=environment(), capture_output=True, text=True
+        [sys.executable, "-c", FORKS], input=work, cwd=folder, env=environment(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     codes = json.loads(done.stdout)

@@ -41,10 +41,10 @@ class JobOptions:
     store: Annotated[Path | None, typer.Option(help="Folder for results; a stopped job goes on there.")] = None
     weight: Annotated[str, typer.Option(help="How samples are compared: logit, softmax, none.")] = "logit"
     engine: Annotated[str, typer.Option(help="local, or ray.")] = "local"
-    workers: Annotated[int | None, typer.Option(help="Processes, or actors of Ray.")] = None
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes, or actors of Ray.")] = None
     batch_size: Annotated[int, typer.Option(help="Samples that are explained together.")] = 16
     shard_size: Annotated[int, typer.Option(help="Samples that are one unit of work.")] = 256
-    max_errors: Annotated[int, typer.Option(help="Samples that may fail; they are left out and listed.")] = 0
+    max_errors: Annotated[int, typer.Option(min=0, help="Samples that may fail; they are left out and listed.")] = 0
 
 
 def relmax(
@@ -65,7 +65,7 @@ def relmax(
     """The samples of a data set in which channels, sets or pairs have the largest relevance, and where in them."""
     terminal = Terminal(json)
     questions = [read_question(text) for text in ask]
-    _refuse(sheet, blocks)
+    _refuse(job.store, sheet, blocks)
     loaded = opened(terminal, options, model)
     dataset = read_dataset(loaded, data)
     if sheet is not None:
@@ -166,8 +166,10 @@ def draw_sheet(
     plt.close(figure)
 
 
-def _refuse(sheet: Path | None, blocks: int) -> None:
+def _refuse(store: Path | None, sheet: Path | None, blocks: int) -> None:
     """Complains about what cannot be, before anything is computed."""
+    if store is not None and store.exists() and not store.is_dir():
+        raise InputError("there is a file in the place of the store", got=str(store), expected="a folder")
     if sheet is not None and (sheet.suffix.lower() not in PICTURES or not sheet.absolute().parent.is_dir()):
         expected = f"a file ({', '.join(PICTURES)}) in a folder that exists"
         raise InputError("the contact sheet cannot be written there", got=str(sheet), expected=expected)

@@ -34,14 +34,14 @@ class Found:
 
 def load_hugging(name: str) -> Found:
     """The model of a folder, or of the hub by name, in the architecture that its settings say."""
-    with using("text", f"hf:{name}"):
-        import transformers
-    hub: Any = transformers
     folder = Path(name).is_dir()
     if not folder and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise InputError("no such folder", got=name, expected="a folder with config.json and weights")
     if folder and not (Path(name) / "config.json").is_file():
         raise InputError("the folder has no model", got=name, expected="config.json and weights")
+    with using("text", f"hf:{name}"):
+        import transformers
+    hub: Any = transformers
     config = _had(lambda: hub.AutoConfig.from_pretrained(name), name, folder)
     kind = (getattr(config, "architectures", None) or [None])[0]
     if kind is None:

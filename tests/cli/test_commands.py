@@ -1,0 +1,257 @@
+"""What commands say and write, against the library itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import nrm
+from cli.conftest import Run
+from factories import small, whole
+from nrm.cli.inputs import read_inputs
+from nrm.cli.models import load_model
+
+WHOLE = "factories:whole"
+
+
+def measured(folder: Path, name: str = "one.png") -> nrm.Measure:
+    (item,) = read_inputs(load_model(WHOLE), [str(folder / name)])
+    return nrm.measure(whole()[0], item.load().inputs)
+
+
+def test_layers_are_those_of_the_measure(folder: Path, run: Run) -> None:
+    R = measured(folder)
+    rows = run("layers", WHOLE, "one.png", "--json").data["layers"]
+    assert [row["name"] for row in rows] == [row.name for row in R.layers]
+    assert [row["mass"] for row in rows] == pytest.approx([row.mass[0] for row in R.layers])
+    shown = run("layers", "factories:small", "--shape", "3,6,6")
+    assert "4x6x6" in shown.out
+    assert "noise of shape 3x6x6" in shown.err
+    assert all(row["mass"] is None for row in run("layers", WHOLE, "--json").data["layers"])
+
+
+def test_an_explanation_has_the_numbers_of_the_measure(folder: Path, run: Run) -> None:
+    R = measured(folder)
+    (result,) = run("explain", WHOLE, "one.png", "-l", "1", "-l", "4", "--nodes", "6", "--json").data["results"]
+    assert result["decision"]["index"] == int(R.prediction)
+    assert result["decision"]["value"] == pytest.approx(float(R.value))
+    channels = R(R["1"].channels)[0]
+    for node in result["columns"][0]["nodes"]:
+        assert node["share"] == pytest.approx(float(channels[node["block"]]), abs=1e-6)
+    low, high = ([node["block"] for node in column["nodes"]] for column in result["columns"])
+    pairs = R(R["1"].channels, R["4"].channels)[0]
+    assert torch.allclose(torch.tensor(result["joint"][0]), pairs[low][:, high], atol=1e-6)
+    assert result["health"]["level"] == "good"
+
+
+def test_an_explanation_for_people(run: Run) -> None:
+    done = run("explain", WHOLE, "one.png", "-l", "1", "-l", "output", "--target", "dog")
+    assert done.code == 0
+    assert done.out.startswith("one.png: output 1 'dog' = ")
+    assert "channel" in done.out
+    assert "can be trusted" in done.out
+
+
+def test_a_report_is_one_file_with_the_command_inside(folder: Path, run: Run) -> None:
+    done = run("explain", WHOLE, "one.png", "-l", "2", "-l", "output", "--out", "report.html")
+    assert done.code == 0, done.err
+    page = (folder / "report.html").read_text()
+    found = re.search(r'<script type="application/json" id="view">(.*?)</script>', page, re.S)
+    assert found is not None
+    view = json.loads(found[1])
+    script = view["script"]
+    assert "# python -m nrm explain factories:whole one.png -l 2 -l output --out report.html" in script
+    assert view["versions"]["nrm"] == nrm.__version__
+    (folder / "script.py").write_text(script.replace("report.html", "again.html"))
+    again = runpy.run_path(str(folder / "script.py"))
+    assert float(again["heat"].sum()) == pytest.approx(view["heat"]["total"])
+    assert (folder / "again.html").exists()
+
+
+def test_a_folder_of_results(folder: Path, run: Run) -> None:
+    done = run("explain", WHOLE, "many.npy", "--single", "--out", "results")
+    assert done.code == 2  # four samples cannot be one
+    done = run("explain", WHOLE, "one.png", "x.npy", "-l", "1", "-l", "output", "--out", "results")
+    assert done.code == 0, done.err
+    whole = json.loads((folder / "results" / "index.json").read_text())
+    assert whole["schema"] == 1
+    for result in whole["results"]:
+        assert {Path(file).suffix for file in result["files"]} == {".json", ".safetensors", ".png", ".svg"}
+        for file in result["files"]:
+            assert (folder / "results" / file).stat().st_size > 200
+    own = json.loads((folder / "results" / "one.png" / "result.json").read_text())
+    assert own["input"] == "one.png"
+    saved = nrm.load(folder / "results" / "one.png" / "relevance.safetensors")
+    R = measured(folder)
+    assert torch.allclose(saved["input"], R(R.input.positions))
+    assert torch.allclose(saved["1.channels"], R(R["1"].channels))
+    assert saved.measure is not None
+    with Image.open(folder / "results" / "one.png" / "heat.png") as picture:
+        assert min(picture.size) > 100
+
+
+def test_a_bad_file_in_a_folder_is_told_and_the_others_go_on(folder: Path, run: Run) -> None:
+    (folder / "data" / "cats" / "0.png").write_bytes(b"no image")
+    done = run("check", WHOLE, "data", "--json")
+    assert done.code == 1
+    results = done.data["results"]
+    assert [("error" in result) for result in results] == [True, False, False, False]
+    assert results[0]["error"]["what"] == "the image cannot be read"
+    assert "cats/0.png: the image cannot be read" in done.err
+
+
+def test_flows_are_those_of_the_measure(folder: Path, run: Run) -> None:
+    R = measured(folder)
+    command = ("flows", WHOLE, "one.png", "-l", "1", "-l", "4.channel(2)", "-k", "3", "--json")
+    (result,) = run(*command).data["results"]
+    flows = R.flows(R["1"].channels, R["4"].channel(2), k=3)[0]
+    assert [flow["relevance"] for flow in result["flows"]] == pytest.approx([flow.relevance for flow in flows])
+    assert [flow["sets"] for flow in result["flows"]] == [[str(one) for one in flow] for flow in flows]
+    assert result["certified"]
+    assert "of sample" not in run(*command[:-1]).out
+
+
+def test_queries_are_those_of_the_measure(folder: Path, run: Run) -> None:
+    R = measured(folder)
+    a, b = R["1"].channel(0), R["4"].channel(1)
+    expected = float(R(nrm.visits(a) & ~nrm.visits(b)))
+    (folder / "sets.txt").write_text("a = 1.channel(0)\n")
+    command = ("query", "a AND NOT b", WHOLE, "one.png", "--sets", "sets.txt", "-s", "b=4.channel(1)")
+    (result,) = run(*command, "--json").data["results"]
+    assert result["relevance"] == pytest.approx(expected, abs=1e-6)
+    assert f"{100 * expected:.2f} % of it flowed through a & ~b" in run(*command).out
+
+
+def test_a_check_that_fails_ends_with_1(folder: Path, run: Run) -> None:
+    assert run("check", WHOLE, "one.png").code == 0
+    np.save(folder / "ones.npy", np.ones(4, dtype=np.float32))
+    command = ("check", "factories:leaking", "ones.npy", "--bias", "ignore")
+    done = run(*command, "--json")
+    assert done.code == 1
+    (result,) = done.data["results"]
+    assert not result["ok"]
+    assert "Do not use these numbers" in result["verdict"]
+    assert "Do not use these numbers" in run(*command).out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("explain", WHOLE, "one.png", "--out", "r.html"),
+        ("explain", WHOLE, "data", "--out", "r"),
+        ("flows", WHOLE, "one.png", "-l", "1", "-l", "4"),
+        ("query", "a", WHOLE, "one.png", "-s", "a=1.all"),
+        ("check", WHOLE, "one.png"),
+        ("relmax", WHOLE, "data", "-a", "1", "--store", "r", "--sheet", "r.png"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_dry_run_prints_the_cost_and_writes_nothing(command: tuple[str, ...], folder: Path, run: Run) -> None:
+    before = sorted(folder.rglob("*"))
+    done = run(*command, "--dry-run")
+    assert done.code == 0, done.err
+    assert "forward passes" in done.out
+    assert "Nothing was written" in done.out
+    plan = run(*command, "--dry-run", "--json").data["plan"]
+    assert plan["passes"] == pytest.approx(sum(line["passes"] for line in plan["lines"]))
+    assert plan["seconds"] > 0
+    assert plan["items"] == (3 if "data" in command else 1)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_relmax_ranks_as_the_library_does(folder: Path, run: Run) -> None:
+    done = run("relmax", WHOLE, "many.npy", "-a", "1", "-a", "1 x 4.channel(2)", "-k", "2", "--blocks", "3", "--json")
+    data = done.data
+    samples: Tensor = torch.from_numpy(np.load(folder / "many.npy"))
+    one, two = nrm.layer("1"), nrm.layer("4")
+    found = nrm.relmax(small().eval(), samples, one.channels, (one.channels, two.channel(2)), k=2, progress=False)
+    assert data["samples"] == 4
+    for row, ((block,), mean) in zip(data["results"][0]["blocks"], found.best(one.channels, k=3), strict=True):
+        assert row["block"] == str(one.channel(block))
+        assert row["mean"] == pytest.approx(mean)
+        assert [hit["sample"] for hit in row["samples"]] == found.top(one.channel(block)).samples
+    pair = data["results"][1]["blocks"][0]
+    assert pair["block"].endswith("x 4.channel(2)")
+
+
+def test_relmax_keeps_a_store_and_draws_a_sheet(folder: Path, run: Run) -> None:
+    pytest.importorskip("duckdb")
+    (folder / "data" / "cats" / "0.png").write_bytes(b"no image")
+    command = (
+        "relmax",
+        WHOLE,
+        "data",
+        "-a",
+        "4",
+        "-k",
+        "2",
+        "--target",
+        "label",
+        "--store",
+        "kept",
+        "--sheet",
+        "s.png",
+    )
+    refused = run(*command)
+    assert refused.code == 1
+    assert "bad samples" in refused.err
+    done = run(*command, "--max-errors", "1", "--blocks", "2")
+    assert done.code == 0, done.err
+    assert "left out: cats/0.png" in done.err
+    assert "written: kept, s.png" in done.out
+    assert nrm.open_store(folder / "kept").count == 3
+    with Image.open(folder / "s.png") as picture:
+        assert picture.width > 100
+
+
+def test_errors_are_documents_too(run: Run) -> None:
+    done = run("explain", WHOLE, "absent.png", "--json")
+    assert done.code == 2
+    assert done.data["error"] == {
+        "what": "no such file", "where": None, "got": "absent.png", "expected": None, "try": None,
+    }  # fmt: skip
+    assert done.err.startswith("no such file")
+
+
+def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
+    done = run("demo")
+    assert done.code == 1
+    assert 'pip install "nrm[cluster]"' in done.err
+
+
+def test_a_disk_that_refuses_is_a_failure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("nrm.report.page.replacing", full)
+    done = run("explain", WHOLE, "one.png", "-l", "1", "-l", "output", "--out", "r.html")
+    assert done.code == 1
+    assert "No space left on device" in done.err
+
+
+def test_the_demo_writes_digits_to_try_other_commands_on(folder: Path, run: Run) -> None:
+    pytest.importorskip("sklearn")
+    done = run("demo", "-l", "relu1", "-l", "output", "--images", "digits", "--json")
+    assert done.code == 0, done.err
+    assert len(list((folder / "digits").rglob("*.png"))) == 297
+    (made,) = done.data["results"]
+    (result,) = run("explain", "nrm.demo:digits", "digits/4/012.png", "-l", "relu1", "-l", "output", "--json").data[
+        "results"
+    ]
+    assert result["decision"]["value"] == pytest.approx(made["decision"]["value"], rel=1e-3)
+
+
+def test_help_names_every_command(run: Run) -> None:
+    done = run("--help")
+    assert done.code == 0
+    for name in ("demo", "layers", "explain", "flows", "query", "check", "relmax", "explore", "reproduce", "version"):
+        assert name in done.out
