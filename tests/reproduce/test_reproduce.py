@@ -123,7 +123,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     arguments = ["reproduce", "vgg-clusters", "--samples", "1", "--embedded", "--out", str(tmp_path)]
     assert main(arguments) == 0
     assert "results.json" in capsys.readouterr().out
-    assert main(["reproduce", "nothing"]) == 1
+    assert main(["reproduce", "nothing"]) == 2
     assert "unknown experiment 'nothing'" in capsys.readouterr().err
     assert main(["reproduce", "mlp", "--samples", "many"]) == 2
     assert main(["version"]) == 0
