@@ -1,7 +1,8 @@
-"""The screenshots of the docs: a report, and the explorer in light and dark, in a headless browser.
+"""The screenshots of the docs: reports and the explorer in light and dark, in a headless browser.
 
 Run by ``make screenshots``. Needs Chromium (``$NRM_BROWSER``, or ``chromium`` on the path) and trains the network of
-``examples/digits.py`` for a few seconds.
+``examples/digits.py`` for a few seconds. Where the real data is (beside the repository, or in ``$NRM_DATA``), VGG16
+looks at a photo that comes with scikit-learn, a language model tells a story, and a graph network reads molecules.
 """
 
 from __future__ import annotations
@@ -9,56 +10,182 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import os
 import pathlib
 import sys
 import tempfile
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_sample_image
 
 import nrm
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path += [str(ROOT / "examples"), str(ROOT / "tests")]
+HOME = pathlib.Path(os.environ.get("NRM_DATA") or ROOT.parent / "shared" / "data")
 CLASSES = [f"digit {i}" for i in range(10)]
 RULES = {"rules": "epsilon-plus", "bias": "input"}
+MINUTES = 15 * 60_000
+browsers = importlib.import_module("explorer.browser")
+
+Save = Callable[..., None]
 
 
-def save(page: object, path: pathlib.Path, **options: bool) -> None:
-    """A screenshot with few colours, which makes it small."""
-    picture = Image.open(io.BytesIO(page.screenshot(**options)))  # type: ignore[attr-defined]
-    picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
-    print(f"{path} ({path.stat().st_size >> 10} KiB)")
+def saver(folder: pathlib.Path) -> Save:
+    """Writes a page as a picture with few colours, which makes it small."""
+
+    def save(page: Any, name: str, colours: int = 256, **options: Any) -> None:
+        path = folder / f"{name}.png"
+        page.evaluate("scrollTo(0, 0)")
+        picture = Image.open(io.BytesIO(page.screenshot(**options)))
+        picture.convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)
+        print(f"{path} ({path.stat().st_size >> 10} KiB)")
+
+    return save
 
 
-def main() -> None:
-    """Train, serve, look."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "images")
-    out = parser.parse_args().out
-    sys.path += [str(ROOT / "examples"), str(ROOT / "tests")]
-    browsers = importlib.import_module("explorer.browser")
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
+def complete(page: Any) -> None:
+    """Waits for all parts of a view; what takes long is agreed to."""
+    page.wait_for_selector(".flow, #agree", timeout=MINUTES)
+    if page.locator("#agree").count():
+        page.locator("#agree").click()
+    page.wait_for_selector(".flow", timeout=MINUTES)
+    page.wait_for_function("() => document.getElementById('job').hidden", timeout=MINUTES)
+
+
+def chosen(page: Any, *nodes: str) -> None:
+    """Clicks nodes, and waits for their map."""
+    for node in nodes:
+        page.locator(f'[data-node="{node}"]').click()
+    page.wait_for_function("() => !document.querySelector('#selection .note')", timeout=MINUTES)
+
+
+def digits(browser: Any, save: Save) -> None:
+    """A small network on digits: a report, two classes compared, the best samples of a channel."""
+    data = load_digits()
+    images, labels = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16, torch.tensor(data.target)
     torch.manual_seed(0)
-    model = importlib.import_module("digits").trained(images[:1500], torch.tensor(digits.target)[:1500], 8)
-    with tempfile.TemporaryDirectory() as folder, browsers.launched() as browser:
+    model = importlib.import_module("digits").trained(images[:1500], labels[:1500], 8)
+    with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.html"
         R = nrm.measure(model, images[1512:1513], labels={"output": CLASSES}, **RULES)
         R.report(report, title="a small network on digits")
         with browsers.opened(browser, report.as_uri()) as page:
-            save(page, out / "report.png", full_page=True)
-        served = nrm.explore(model, images[1500:1540], labels=CLASSES, open=False, block=False, **RULES)
-        with served, browsers.opened(browser, served.url) as page:
-            page.wait_for_selector(".flow")
-            page.locator("#against").select_option("9")
-            page.wait_for_selector("#comparison figure")
-            page.wait_for_function("() => document.getElementById('job').hidden")
-            page.locator(".flow").first.click()
-            page.wait_for_selector(".given")
-            save(page, out / "explorer.png")
-            page.keyboard.press("d")
-            save(page, out / "explorer-dark.png", full_page=True)
+            save(page, "report", full_page=True)
+    served = nrm.explore(model, images[1512:1540], labels=CLASSES, open=False, block=False, **RULES)
+    with served, browsers.opened(browser, served.url) as page:
+        complete(page)
+        page.locator("#against").select_option("9")
+        page.wait_for_selector("#comparison figure")
+        complete(page)
+        page.locator(".flow").first.click()
+        page.wait_for_selector(".given")
+        save(page, "explorer")
+        page.keyboard.press("d")
+        save(page, "explorer-dark", full_page=True)
+    layer = next(name for row in reversed(R.layers) if len(row.shape) == 3 for name in [row.name])
+    samples = torch.utils.data.TensorDataset(images[:400], labels[:400])
+    found = nrm.relmax(model, samples, nrm.layer(layer).channels, k=9, progress=False, **RULES)
+    served = nrm.explore(
+        model, images[1512:1540], labels=CLASSES, store=found, dataset=samples, open=False, block=False, **RULES
+    )
+    address = f'{served.url}#layers=[["{layer}","channels"],["output","channels"]]'
+    with served, browsers.opened(browser, address) as page:
+        complete(page)
+        chosen(page, "0:0")
+        page.wait_for_selector("#examples figure")
+        save(page, "explorer-examples", full_page=True)
+
+
+def photo(browser: Any, save: Save) -> None:
+    """VGG16 on a photo: a part of the picture is outlined, named and asked about."""
+    models = importlib.import_module("real.models")
+    model = models.load("VGG16-Imagenette", HOME)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "china.png"
+        Image.fromarray(load_sample_image("china.jpg")).save(path)
+        image = models.photo(path)
+    served = nrm.explore(model, image[None], labels=models.IMAGENETTE, open=False, block=False)
+    with served, browsers.opened(browser, served.url) as page:
+        complete(page)
+        chosen(page, "2:0", "3:0")
+        save(page, "explorer-vgg16", colours=200)
+        page.keyboard.press("Escape")
+        page.locator('[data-tool="lasso"]').click()
+        area = page.locator("#picture").bounding_box()
+        outline = [(0.25, 0.12), (0.52, 0.02), (0.8, 0.15), (0.97, 0.5), (0.5, 0.62), (0.05, 0.5), (0.2, 0.25)]
+        places = [(area["x"] + x * area["width"], area["y"] + y * area["height"]) for x, y in outline]
+        page.mouse.move(*places[0])
+        page.mouse.down()
+        for place in places[1:]:
+            page.mouse.move(*place, steps=4)
+        page.mouse.up()
+        page.locator("#name").fill("roofs")
+        page.locator("#name-region").click()
+        page.locator('[data-node="3:0"]').click()
+        page.locator("#name").fill("first")
+        page.locator("#name-nodes").click()
+        page.locator("#ask").fill("first AND NOT roofs")
+        page.wait_for_function("() => document.getElementById('price').textContent", timeout=MINUTES)
+        page.locator("#run").click()
+        page.wait_for_function("() => document.getElementById('share')?.textContent.includes('%') && "
+                               "!document.querySelector('#selection .note')", timeout=MINUTES)  # fmt: skip
+        page.locator("#theme").click()
+        save(page, "explorer-formula", colours=200)
+
+
+def story(browser: Any, save: Save) -> None:
+    """A language model: tokens, and heads of two layers."""
+    importlib.import_module("vision").load()  # which transformers imports
+    stories = importlib.import_module("real.stories")
+    tokenizer = stories.Tokenizer(HOME / "stories15M" / "tokenizer.bin")
+    served = nrm.explore(
+        stories.load_stories(HOME / "stories15M"), stories.PROMPTS[:6], labels=tokenizer.pieces,
+        transform=lambda text: {"input_ids": tokenizer.batch(text)}, open=False, block=False,
+        names=lambda inputs: [tokenizer.pieces[i] for i in inputs["input_ids"][0].tolist()],
+    )  # fmt: skip
+    heads = "".join(f'["model.layers.{i}.self_attn/reshape","heads"],' for i in (2, 4))
+    address = f'{served.url}#layers=[["input","positions"],{heads}["output","channels"]]'
+    with served, browsers.opened(browser, address) as page:
+        complete(page)
+        chosen(page, "1:0")
+        save(page, "explorer-story")
+
+
+def molecule(browser: Any, save: Save) -> None:
+    """A graph network on a molecule that it has not learned from."""
+    molecules = importlib.import_module("real.molecules")
+    graphs = molecules.read_mutag(HOME / "graphs" / "MUTAG")
+    parts = molecules.deal(graphs).tolist()
+    model = molecules.train([g for g, part in zip(graphs, parts, strict=True) if part], seed=0)
+    held = [(g.x, g.edge_index) for g, part in zip(graphs, parts, strict=True) if not part]
+    served = nrm.explore(
+        model, held[:8], labels=["harmless", "mutagenic"], open=False, block=False, rules={"*": nrm.Gamma(0.25)},
+        names=lambda inputs: [molecules.ATOMS[i] for i in inputs[0].argmax(1).tolist()],
+    )  # fmt: skip
+    with served, browsers.opened(browser, served.url) as page:
+        complete(page)
+        chosen(page, "2:0")
+        page.keyboard.press("d")
+        save(page, "explorer-molecule")
+
+
+def main() -> None:
+    """Take those that are asked for, or all that can be taken."""
+    makers = {maker.__name__: maker for maker in (digits, photo, story, molecule)}
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "images")
+    parser.add_argument("only", nargs="*", choices=[*makers, []], help="some of them")
+    options = parser.parse_args()
+    wanted = options.only or (list(makers) if HOME.exists() else ["digits"])
+    with browsers.launched() as browser, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in wanted:
+            makers[name](browser, saver(options.out))
 
 
 if __name__ == "__main__":

@@ -140,7 +140,9 @@ def test_a_foreign_page_is_refused(client: TestClient) -> None:
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x", "é"])
 def test_without_the_token_there_is_nothing(client: TestClient, token: str) -> None:
     asked = [("GET", "/"), ("GET", "/api/items"), ("GET", "/api/jobs/j0")]
-    asked += [("POST", f"/api/{path}") for path in ("items", "views", "selections", "jobs/j0/cancel")]
+    asked += [
+        ("POST", f"/api/{path}") for path in ("items", "texts", "views", "selections", "formulas", "jobs/j0/cancel")
+    ]
     for method, path in asked:
         answer = client.request(method, path, headers={"X-Token": token.encode()}, content=b"{}")
         assert answer.status_code == 403, path

@@ -270,16 +270,12 @@ class View:
         """The certificate in plain words."""
         return {"health": health(self.R.check(strict=False))}
 
-    def whole(self, tell: Callable[[str], None] = lambda _: None) -> Part:
+    def whole(self) -> Part:
         """All parts together: what a report holds."""
-        tell("the heat map")
-        view = self.facts()
-        tell("the flow through the layers")
-        view |= self.network() | self.flows()
-        tell("the certificate")
-        view |= self.health()
-        tell("the maps of nodes and chains")
-        view["maps"] = [self._with_examples(part) for part in self.maps(view["flows"])]
+        view = self.facts() | self.network() | self.flows() | self.health()
+        count = len(self.nodes()) + RIBBONS * len(self._tables) + len(view["flows"])
+        maps = self.R._progress("heat maps")(self.maps(view["flows"]), count)
+        view["maps"] = [self._with_examples(part) for part in maps]
         return view
 
     def _with_examples(self, part: Part) -> Part:
