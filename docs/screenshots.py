@@ -117,19 +117,19 @@ def photo(browser: Any, save: Save) -> None:
         page.keyboard.press("Escape")
         page.locator('[data-tool="lasso"]').click()
         area = page.locator("#picture").bounding_box()
-        outline = [(0.25, 0.12), (0.52, 0.02), (0.8, 0.15), (0.97, 0.5), (0.5, 0.62), (0.05, 0.5), (0.2, 0.25)]
+        outline = [(0.14, 0.02), (0.24, 0.02), (0.42, 0.3), (0.54, 0.62), (0.5, 0.72), (0.02, 0.75), (0.01, 0.3)]
         places = [(area["x"] + x * area["width"], area["y"] + y * area["height"]) for x, y in outline]
         page.mouse.move(*places[0])
         page.mouse.down()
         for place in places[1:]:
             page.mouse.move(*place, steps=4)
         page.mouse.up()
-        page.locator("#name").fill("roofs")
+        page.locator("#name").fill("tower")
         page.locator("#name-region").click()
         page.locator('[data-node="3:0"]').click()
-        page.locator("#name").fill("first")
+        page.locator("#name").fill("late")
         page.locator("#name-nodes").click()
-        page.locator("#ask").fill("first AND NOT roofs")
+        page.locator("#ask").fill("tower AND NOT late")
         page.wait_for_function("() => document.getElementById('price').textContent", timeout=MINUTES)
         page.locator("#run").click()
         page.wait_for_function("() => document.getElementById('share')?.textContent.includes('%') && "

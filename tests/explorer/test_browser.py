@@ -300,7 +300,7 @@ def test_formulas_with_named_nodes_regions_and_channels(browser: Any, explorer: 
         page.locator("#name").fill("late")
         page.locator("#name-channels").click()
         page.locator("#ask").fill("(part OR late) AND NOT (corner OR bow)")
-        page.wait_for_function("() => document.getElementById('price').textContent.includes('forward passes')")
+        page.wait_for_function("() => document.getElementById('price').textContent.includes('forward pass')")
         page.locator("#run").click()
         changes(page, before)
         share, address, lines = answered(page), page.url, page.locator("#script").inner_text()

@@ -440,7 +440,9 @@ def test_texts_are_read_and_written() -> None:
     assert loaded.labels == {"input": ["the", "cat", "sat"]}
     made = items.write("the dog sat down")
     assert items[made.id].load().labels["input"][-1] == "down"
-    assert Items("the cat sat down", spell).listed()[0]["name"] == "the cat sat down"
+    assert Items([("the cat sat down", 1)], spell).listed()[0]["name"] == "the cat sat down"
+    with pytest.raises(nrm.QuestionError, match="no such folder"):
+        Items("the cat sat down", spell)
     with pytest.raises(nrm.QuestionError, match="empty"):
         items.write("  ")
     with pytest.raises(nrm.QuestionError, match="transform"):

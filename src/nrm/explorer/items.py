@@ -106,7 +106,7 @@ class Items:
         """A new text, likewise."""
         if not text.strip():
             raise QuestionError("the text is empty", expected="some words")
-        return self._keep(text if len(text) <= LONG_NAME else f"{text[: LONG_NAME - 1]}…", text)
+        return self._keep(_shortened(text), text)
 
     def _keep(self, name: str, source: Any) -> Item:
         loaded = self._load(source)
@@ -135,10 +135,8 @@ def _read(data: Any) -> list[Source]:
     """Names of the user's data, and how to get each."""
     if data is None:
         return []
-    if isinstance(data, os.PathLike) or (isinstance(data, str) and not _is_text(data)):
+    if isinstance(data, str | os.PathLike):
         return _folder(Path(data))
-    if isinstance(data, str):
-        return [_text(data)]
     if isinstance(data, Mapping) or hasattr(data, "edge_index"):
         return [("input", lambda: data)]
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
@@ -157,7 +155,7 @@ def _kind(data: Any, transform: Any) -> str:
     if data is None:
         return "text" if hasattr(transform, "convert_ids_to_tokens") else "image"
     if isinstance(data, str | os.PathLike):
-        return "text" if isinstance(data, str) and _is_text(data) else "image"
+        return "image"
     if isinstance(data, Tensor):
         return "image" if data.ndim == 4 else "other"
     first = split_label(data[0])[0] if isinstance(data, list | tuple) and data else None
@@ -167,13 +165,13 @@ def _kind(data: Any, transform: Any) -> str:
     return "image" if pictured or isinstance(first, str | os.PathLike) or first is None else "other"
 
 
-def _is_text(data: str) -> bool:
-    """Whether a string is something to read rather than a path: it has spaces, and there is no such file."""
-    return " " in data.strip() and not data.lower().endswith(SUFFIXES) and not Path(data[:200]).exists()
+def _is_text(entry: str) -> bool:
+    """Whether a string of a list is something to read rather than the path of an image."""
+    return not entry.lower().endswith(SUFFIXES)
 
 
-def _text(text: str) -> Source:
-    return (text if len(text) <= LONG_NAME else f"{text[: LONG_NAME - 1]}…"), lambda: text
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONG_NAME else f"{text[: LONG_NAME - 1]}…"
 
 
 def _sample(data: Tensor, i: int) -> Callable[[], Any]:
@@ -182,14 +180,13 @@ def _sample(data: Tensor, i: int) -> Callable[[], Any]:
 
 def _entry(data: Any, i: int) -> Source:
     known = split_label(data[i])[0] if isinstance(data, list | tuple) else None
-    if isinstance(known, str) and Path(known).suffix.lower() not in SUFFIXES:
-        return _text(known)
+    if isinstance(known, str) and _is_text(known):
+        return _shortened(known), lambda: known
 
     def get() -> Any:
         entry = split_label(data[i])[0]  # a data set's entries come with their class
-        if isinstance(entry, os.PathLike) or (isinstance(entry, str) and Path(entry).suffix.lower() in SUFFIXES):
-            return _content(Path(entry))
-        return entry
+        path = isinstance(entry, os.PathLike) or (isinstance(entry, str) and not _is_text(entry))
+        return _content(Path(entry)) if path else entry
 
     return (Path(known).name if isinstance(known, str | os.PathLike) else f"sample {i}"), get
 

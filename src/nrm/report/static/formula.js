@@ -67,7 +67,7 @@ export function formulaBar(box, picture, words, now, ask) {
       const asked = text.value;
       if (!asked.trim() || !now.view()?.columns) return;
       const found = await now.price(asked, Object.fromEntries(sets)).catch(() => null);
-      if (found && asked === text.value) price.textContent = `≈ ${found.seconds < 0.1 ? "under 0.1" : found.seconds} s, ${found.passes} forward passes`;
+      if (found && asked === text.value) price.textContent = `≈ ${found.seconds < 0.1 ? "under 0.1" : found.seconds} s, ${found.passes} forward pass${found.passes === 1 ? "" : "es"}`;
     }, WAIT);
   }
 

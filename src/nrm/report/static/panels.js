@@ -85,7 +85,7 @@ export function drawFlows(box, view, colour, mapOf, choose) {
     const card = el("button", { class: "flow", type: "button", "data-flow": i, onclick: () => choose(flow) },
       el("div", { class: "thumb" }, drawThumb(view.picture, map ? readMap(map) : null, colour)),
       el("div", { class: "words" }, el("b", {}, percent(flow.share)), ...flow.nodes.map(([c, n]) =>
-        el("span", { title: view.columns[c].name }, el("em", {}, nodeText(view.columns[c], view.columns[c].nodes[n])), ` ${tail(view.columns[c].name, 16)}`))));
+        el("span", { title: view.columns[c].name }, el("em", {}, nodeText(view.columns[c], view.columns[c].nodes[n])), ` ${tail(view.columns[c].name, Math.max(7, 22 - nodeText(view.columns[c], view.columns[c].nodes[n]).length))}`))));
     return card;
   }));
 }
