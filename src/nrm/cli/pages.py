@@ -61,8 +61,8 @@ def serve(
 
     with contextlib.redirect_stdout(io.StringIO()):  # it would say its address, and a program wants JSON only
         explorer = start_explorer(
-            loaded.model, data, transform=None if loaded.transform is None else transform, labels=loaded.labels,
-            port=port, open=browser, block=False, **arguments,
+            loaded.model, data, transform=loaded.tokenizer if loaded.transform is None else transform,
+            labels=loaded.labels, port=port, open=browser, block=False, **arguments,
         )  # fmt: skip
     with explorer:
         terminal.say(f"explorer at {explorer.url}", "Ctrl-C ends it")

@@ -152,9 +152,9 @@ def _read(data: Any) -> list[Source]:
 
 def _kind(data: Any, transform: Any) -> str:
     """What can be added on the page: images, texts, or nothing."""
-    if data is None:
-        return "text" if hasattr(transform, "convert_ids_to_tokens") else "image"
-    if isinstance(data, str | os.PathLike):
+    if hasattr(transform, "convert_ids_to_tokens"):
+        return "text"
+    if data is None or isinstance(data, str | os.PathLike):
         return "image"
     if isinstance(data, Tensor):
         return "image" if data.ndim == 4 else "other"

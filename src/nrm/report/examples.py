@@ -33,7 +33,7 @@ class References:
     ) -> None:  # fmt: skip
         self._found, self._model, self._dataset = found, model, dataset
         self._options, self._classes = dict(options or {}), classes
-        self._crops: dict[Layer | None, Crops] = {}
+        self._crops: dict[tuple[Layer, ...], Crops] = {}
 
     def of(self, blocks: Sequence[Set]) -> dict[str, Any] | None:
         """The best samples of a block, or of two at once; None if the job did not ask for them."""
@@ -52,10 +52,12 @@ class References:
     def _pictures(self, blocks: tuple[Set, ...], hits: list[Hit]) -> list[Tensor | None]:
         try:
             if self._dataset is not None:
-                layer = blocks[0].layer if len(blocks) == 1 and self._model is not None else None
-                if layer not in self._crops:
-                    self._crops[layer] = Crops(self._model, self._dataset, layer, **self._options)  # type: ignore[arg-type]
-                return [self._crops[layer].of(hit) for hit in hits]
+                # Where a pair peaks takes a measure of every sample, unless the job has kept it: images stay whole.
+                seen = blocks if all(hit.place is not None for hit in hits) else ()
+                key = tuple(block.layer for block in seen)
+                if key not in self._crops:
+                    self._crops[key] = Crops(self._model, self._dataset, *seen, **self._options)
+                return [self._crops[key].of(hit) for hit in hits]
             if isinstance(self._found, Store):
                 return list(kept_crops(self._found, blocks, "relevance", len(hits)))
         except QuestionError:  # samples that are no pictures, or were not kept

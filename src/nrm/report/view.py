@@ -270,9 +270,15 @@ class View:
         """The certificate in plain words."""
         return {"health": health(self.R.check(strict=False))}
 
-    def whole(self) -> Part:
+    def whole(self, tell: Callable[[str], None] = lambda _: None) -> Part:
         """All parts together: what a report holds."""
-        view = self.facts() | self.network() | self.flows() | self.health()
+        tell("the heat map")
+        view = self.facts()
+        tell("the flow through the layers")
+        view |= self.network() | self.flows()
+        tell("the certificate")
+        view |= self.health()
+        tell("the maps of nodes and chains")
         count = len(self.nodes()) + RIBBONS * len(self._tables) + len(view["flows"])
         maps = self.R._progress("heat maps")(self.maps(view["flows"]), count)
         view["maps"] = [self._with_examples(part) for part in maps]
