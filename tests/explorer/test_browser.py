@@ -430,3 +430,15 @@ def test_a_graph_is_drawn_and_its_nodes_answer(browser: Any) -> None:
         page.locator("#picture .atom").nth(6).click()
         assert page.locator("#picture .atom.picked").count() == 1
         assert len(saved(page).convert("RGB").getcolors(1 << 20)) > 20
+
+
+def test_a_report_of_a_graph_needs_no_server(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "molecule.html"
+    subjects.read_molecule().report(path, layers=[("first", "positions"), ("second", "edges"), "output"], nodes=4)
+    with opened(browser, path.as_uri()) as page:
+        assert page.locator("#picture .atom").count() == 9
+        before = page.locator("#picture").inner_html()
+        page.locator('[data-node="1:0"]').click()
+        assert page.locator("#picture").inner_html() != before
+        assert "→" in page.locator("#selection li").inner_text()
+        assert "heat_of_selection" in page.locator("#script").inner_text()

@@ -37,7 +37,7 @@ OPTIONS = {"rules": "epsilon-plus", "bias": "input"}
 @pytest.fixture
 def session() -> Iterator[Session]:
     data = torch.cat([subjects.image(seed) for seed in range(3)])
-    made = Session(subjects.small(), Items(data), subjects.CLASSES, OPTIONS)
+    made = Session(subjects.small(), Items(data), {"output": subjects.CLASSES}, OPTIONS)
     yield made
     made.worker.close()
 
@@ -470,7 +470,7 @@ def test_graphs_are_inputs_as_they_are() -> None:
         x, edges = items[id].load().inputs
         assert x.shape == (9, 3)
         assert edges.shape == (2, 18)
-    session = Session(subjects.chemist(), items, ["no", "yes"], {"rules": "epsilon-plus"})
+    session = Session(subjects.chemist(), items, {"output": ["no", "yes"]}, {"rules": "epsilon-plus"})
     job = session.view({"item": "0"})
     wait_for(lambda: job.over)
     session.worker.close()
@@ -489,7 +489,7 @@ def test_a_class_of_a_language_model_is_one_at_the_last_position() -> None:
             return self.out(self.embed(input_ids).cumsum(1))
 
     items = Items(["the cat sat"], lambda text: {"input_ids": spell(text)[None]})
-    session = Session(Writer().eval(), items, WORDS, {"rules": "epsilon-plus"})
+    session = Session(Writer().eval(), items, {"output": WORDS}, {"rules": "epsilon-plus"})
     jobs = [session.view({"item": "0", "target": target, "against": 4}) for target in (None, 3)]
     wait_for(lambda: all(job.over for job in jobs))
     session.worker.close()

@@ -126,5 +126,9 @@ def test_examples_are_the_best_samples_of_a_node_and_of_a_pair() -> None:
     assert view.examples([(0, 0), (0, 1)]) is None
     report = R.report(layers=LAYERS[1:3], nodes=2, flows=1, store=found, dataset=data)
     assert any("examples" in part for part in report.view["maps"])
+    with pytest.raises(nrm.QuestionError, match="another model"):
+        subjects.read_molecule().report(store=found)
+    with pytest.raises(nrm.QuestionError, match="another data set"):
+        View(R, store=found, dataset=data[:5])
     without = View(R, layers=LAYERS[1:], nodes=3, store=found)
     assert without.examples([(0, 0)])["hits"][0]["picture"] is None  # type: ignore[index]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from nrm.cli.answers import plan_view
 from nrm.cli.ask import dry_run, opened
+from nrm.cli.datasets import read_dataset
 from nrm.cli.explain import LookOptions, Out, explain_all, is_page, refuse_place
 from nrm.cli.inputs import Item, Sample, as_batch, on_device, read_inputs, transformed
 from nrm.cli.models import Loaded
@@ -33,6 +34,10 @@ def explore(
     data: Annotated[
         list[str] | None, typer.Option("--data", help="Inputs to pick from: a folder, files, texts; may be repeated.")
     ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="What relmax --store wrote: the samples in which nodes count most.")
+    ] = None,
+    dataset: Annotated[Path | None, typer.Option(help="The data set of the store, for pictures of them.")] = None,
     port: Port = None,
     browser: Browser = True,
     *,
@@ -46,12 +51,16 @@ def explore(
     if settings.target is not None:
         raise InputError("the class is picked on the page", got=f"--target {settings.target}")
     loaded = opened(terminal, options, model)
-    return serve(terminal, loaded, _data(loaded, data or []), settings, port, browser)
+    samples = None if dataset is None else read_dataset(loaded, dataset)
+    return serve(
+        terminal, loaded, _data(loaded, data or []), settings, port, browser, store=store, dataset=samples
+    )  # fmt: skip
 
 
 def serve(
-    terminal: Terminal, loaded: Loaded, data: Any, settings: MeasureOptions, port: int | None, browser: bool
-) -> int:
+    terminal: Terminal, loaded: Loaded, data: Any, settings: MeasureOptions, port: int | None, browser: bool,
+    **more: Any,
+) -> int:  # fmt: skip
     """Runs the explorer until it is stopped."""
     arguments = settings.arguments(loaded)
     del arguments["target"]
@@ -62,7 +71,7 @@ def serve(
     with contextlib.redirect_stdout(io.StringIO()):  # it would say its address, and a program wants JSON only
         explorer = start_explorer(
             loaded.model, data, transform=loaded.tokenizer if loaded.transform is None else transform,
-            labels=loaded.labels, port=port, open=browser, block=False, **arguments,
+            labels=loaded.labels, port=port, open=browser, block=False, **more, **arguments,
         )  # fmt: skip
     with explorer:
         terminal.say(f"explorer at {explorer.url}", "Ctrl-C ends it")

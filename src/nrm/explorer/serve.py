@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -15,7 +15,7 @@ from torch import nn
 from nrm.errors import NrmError
 from nrm.explorer.app import make_app
 from nrm.explorer.items import Items
-from nrm.explorer.session import Session
+from nrm.explorer.session import Session, class_names
 from nrm.extras import extra
 from nrm.jobs import Ranking, open_store
 from nrm.report.examples import References
@@ -119,10 +119,12 @@ def explore(
 
     Only programs of this machine that know the token of the address can ask, and nothing that they send is run.
     """
-    session = Session(model, Items(data, transform, names), labels, options)
+    named = labels if labels is None or isinstance(labels, Mapping) else {"output": labels}
+    references = None
     if store is not None:
         found = store if isinstance(store, Ranking) else open_store(store)
-        session.references = References(found, model, dataset, options, session.classes)
+        references = References(found, model, dataset, options, class_names(named))
+    session = Session(model, Items(data, transform, names), named, options, references)
     explorer = Explorer(session, port)
     print(f"{explorer}\n" + ("Ctrl-C ends it" if block else "explorer.close() ends it"))
     if open:

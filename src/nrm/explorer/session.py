@@ -30,11 +30,14 @@ MOST_NODES, MOST_NAMES, MOST_SIDE = 32, 16, 448
 class Session:
     """One model and everything that is asked about it. Questions are jobs of one worker."""
 
-    def __init__(self, model: nn.Module, items: Items, labels: Any = None, options: Mapping[str, Any] | None = None):
+    def __init__(
+        self, model: nn.Module, items: Items, labels: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None, references: References | None = None,
+    ) -> None:  # fmt: skip
         self._model, self.items = model, items
-        self._labels = labels if labels is None or isinstance(labels, Mapping) else {"output": labels}
+        self._labels = labels
         self._options = dict(options or {})
-        self.references: References | None = None
+        self._references = references
         self.worker = Worker()
         self._measures: dict[tuple[str, int | None], tuple[Measure, float]] = {}
         self._views: dict[str, View] = {}
@@ -64,7 +67,7 @@ class Session:
             R = self._measure(item.id, target)
             job.tell("the heat map")
             opening = f"# model: the network; inputs: {item.name!r}, a batch of one"
-            view = View(R, layers=layers, nodes=nodes, title=item.name, opening=opening, store=self.references)
+            view = View(R, layers=layers, nodes=nodes, title=item.name, opening=opening, store=self._references)
             self._keep(self._views, job.id, view, VIEWS)
             self._latest = view
             job.add({**view.facts(), "colours": COLOURS})

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from nrm.errors import QuestionError
 from nrm.jobs import Crops, Hit, Ranking, Store, open_store
 from nrm.jobs.crops import kept_crops
+from nrm.jobs.likeness import identify
+from nrm.measure.origin import model_digest
 from nrm.questions.values import Layer, Set
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class References:
         self, found: Ranking, model: nn.Module | None = None, dataset: Any = None,
         options: Mapping[str, Any] | None = None, classes: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        _refuse_others(found, model, dataset)
         self._found, self._model, self._dataset = found, model, dataset
         self._options, self._classes = dict(options or {}), classes
         self._crops: dict[tuple[Layer, ...], Crops] = {}
@@ -69,6 +72,22 @@ class References:
         if number is None or number < 0:
             return ""
         return str(self._classes[number]) if number < len(self._classes) else f"class {number}"
+
+
+def _refuse_others(found: Ranking, model: nn.Module | None, dataset: Any) -> None:
+    """Refuses a model or a data set that the job did not see: its samples would be evidence of something else."""
+    if model is not None and model_digest(model) != found.facts["model"]:
+        raise QuestionError(
+            "the examples are of another model", expected="the model and weights that nrm.relmax ran on",
+            hint="run nrm.relmax again with this model",
+        )  # fmt: skip
+    if dataset is not None:
+        known, own = found.facts["data"], identify(dataset, None)
+        if any(known[name] != own[name] for name in ("samples", "probes")):
+            raise QuestionError(
+                "the examples are of another data set", got=f"{own['samples']} samples",
+                expected=f"the {known['samples']} samples that nrm.relmax ran on, with the same transform",
+            )  # fmt: skip
 
 
 def read_references(R: Measure, store: Any, dataset: Any) -> References | None:

@@ -237,9 +237,9 @@ class View:
         return read_region(self.canvas, made)
 
     def passes(self, event: Formula) -> float:
-        """What the map of an event will take, in forward passes."""
-        plan = self.R.plan(self.canvas.variable, event)
-        return plan.flops / max(plan.forward, 1.0)
+        """What the relevance and the map of an event will take, in forward passes."""
+        plans = [self.R.plan(*asked) for asked in ((event,), (self.canvas.variable, event))]
+        return sum(plan.flops for plan in plans) / max(plans[0].forward, 1.0)
 
     def event(self, event: Formula, longest: int | None = None) -> Part:
         """The relevance of a formula, with its map."""
