@@ -21,6 +21,8 @@ from nrm.report.view import NODES, View
 
 LONG = 10.0
 """Seconds above which the page asks before it computes."""
+AHEAD = 60.0
+"""Seconds for which maps are computed before they are clicked."""
 MEASURES, VIEWS = 4, 8
 """How many of them are kept."""
 MOST_NODES, MOST_NAMES, MOST_SIDE = 32, 16, 448
@@ -102,8 +104,9 @@ class Session:
 
     def _look_ahead(self, job: Job, view: View) -> None:
         """Computes the maps of nodes before they are clicked, as long as nobody asks for anything else."""
+        end = time.monotonic() + AHEAD
         for at in view.nodes():
-            if view is not self._latest:
+            if view is not self._latest or time.monotonic() > end:
                 return
             view.selection([at], MOST_SIDE)
 
