@@ -209,6 +209,15 @@ def test_layers_can_be_chosen_and_the_address_passed_on(browser: Any, explorer: 
         assert page.locator("#network .head").first.text_content().startswith("conv1")
 
 
+def test_an_address_that_makes_no_sense_shows_the_view(browser: Any, explorer: Any) -> None:
+    words = {"sets": '{"a": 1, "b": {"nodes": [7]}, "<b>": {"region": "x"}}', "layers": "7", "item": "<i>", "ask": "a"}
+    words |= {"coverage": "much", "chosen": "99:99-x", "nodes": "-3", "target": "1e9"}
+    with opened(browser, f"{explorer.url}#{urlencode(words)}") as page:
+        complete(page)
+        assert page.locator(".chip").count() == 1
+        assert page.locator("#decision strong").inner_text()
+
+
 def test_an_image_is_dropped_and_hostile_names_stay_text(browser: Any, explorer: Any) -> None:
     file = io.BytesIO()
     Image.new("RGB", (12, 12), (20, 140, 90)).save(file, "PNG")

@@ -443,8 +443,9 @@ def test_texts_are_read_and_written() -> None:
     assert Items([("the cat sat down", 1)], spell).listed()[0]["name"] == "the cat sat down"
     with pytest.raises(nrm.QuestionError, match="no such folder"):
         Items("the cat sat down", spell)
-    with pytest.raises(nrm.QuestionError, match="empty"):
-        items.write("  ")
+    for wrong in ("  ", "the " * 2000):
+        with pytest.raises(nrm.QuestionError, match="not a text"):
+            items.write(wrong)
     with pytest.raises(nrm.QuestionError, match="transform"):
         Items(["the cat sat"])["0"].load()
 

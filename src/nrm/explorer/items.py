@@ -24,6 +24,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 MOST_ITEMS, MOST_UPLOADS = 1000, 64
 MOST_BYTES, MOST_PIXELS = 20 * 2**20, 40_000_000
+MOST_LETTERS = 4000
 LONG_NAME = 60
 """Characters of a text that is its own name."""
 
@@ -104,8 +105,10 @@ class Items:
 
     def write(self, text: str) -> Item:
         """A new text, likewise."""
-        if not text.strip():
-            raise QuestionError("the text is empty", expected="some words")
+        if not text.strip() or len(text) > MOST_LETTERS:
+            raise QuestionError(
+                "not a text to explain", got=f"{len(text)} characters", expected=f"some words, at most {MOST_LETTERS}"
+            )
         return self._keep(_shortened(text), text)
 
     def _keep(self, name: str, source: Any) -> Item:

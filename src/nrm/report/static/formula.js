@@ -14,6 +14,10 @@ export function readList(text) {
   });
 }
 
+function isSet(made) {
+  return ["nodes", "channels", "region", "lasso", "positions"].some((kind) => Array.isArray(made?.[kind]));
+}
+
 // `now` says what is chosen: `nodes()` and `view()`, draws, and knows the `price(text, sets)`; `ask(text, sets)` computes.
 export function formulaBar(box, picture, words, now, ask) {
   const sets = new Map();
@@ -25,13 +29,13 @@ export function formulaBar(box, picture, words, now, ask) {
   const layer = el("select", { id: "set-layer", "aria-label": "layer of the channels" });
   const channels = el("input", { id: "set-channels", type: "text", placeholder: "3, 7, 10-12", "aria-label": "channels", maxlength: 400 });
   const outline = svg("svg", { class: "region", viewBox: `0 0 ${FINE} ${FINE}`, preserveAspectRatio: "none", "aria-hidden": true });
-  try { for (const [key, made] of Object.entries(JSON.parse(words.get("sets") ?? "{}"))) sets.set(key, made); } catch { /* an address that was cut */ }
+  try { for (const [key, made] of Object.entries(JSON.parse(words.get("sets") ?? "{}"))) if (isSet(made)) sets.set(key, made); } catch { /* an address that was cut */ }
 
   function say(made) {
     if (made.layer) return `${made.layer}, channels ${made.channels.join(", ")}`;
     if (!made.nodes) return made.positions ? `${made.positions.length} of the input's positions` : "a region of the input";
     const columns = now.view()?.columns ?? [];
-    return made.nodes.map(([c, n]) => (columns[c]?.nodes[n] ? `${columns[c].name} ${nodeText(columns[c], columns[c].nodes[n])}` : "")).join(", ");
+    return made.nodes.filter(Array.isArray).map(([c, n]) => (columns[c]?.nodes[n] ? `${columns[c].name} ${nodeText(columns[c], columns[c].nodes[n])}` : "")).join(", ");
   }
 
   function draw() {

@@ -175,7 +175,8 @@ export function connect(words, receive, clear) {
     now.item = now.items.some((i) => i.id === item) ? item : now.item ?? now.items[0]?.id ?? null;
     [now.target, now.against] = [number("target"), number("against")];
     now.nodes = Math.min(32, Math.max(1, number("nodes") ?? 8));
-    try { now.layers = found.has("layers") ? JSON.parse(found.get("layers")) : null; } catch { now.layers = null; }
+    try { now.layers = JSON.parse(found.get("layers")); } catch { now.layers = null; }
+    if (!Array.isArray(now.layers) || now.layers.length < 2) now.layers = null;
   }
 
   (async () => {
