@@ -3,12 +3,19 @@
 #   make demo      explain a real trained network on embedded data (no download)
 #   make test      the tests
 #   make lint      ruff and mypy
+#   make docs      the documentation site, in out/docs; every broken link is an error
+#   make package   wheel and sdist in dist, tried in a fresh environment
+#   make extras    the core alone, then every extra alone, each in a fresh environment
 #   make peers     agreement with zennit, zennit-crp, captum and Quantus, in an environment of its own
 #   make bench     the benchmark table, and how cost grows
 #   make bench-peers  the same beside captum, zennit and zennit-crp
+#   make figures   all pictures of the docs that need no browser (some need the real data), or one by one:
+#   make start     VGG16's flow picture (needs the real data)
+#   make walks     sets of walks
 #   make montage   the heat-map montage of the docs
 #   make flows     the flow picture of the docs
 #   make additive  joint against additive relevance, for the docs
+#   make molecules molecules with their bonds (needs the real data)
 #   make screenshots  the screenshots of the docs (needs Chromium)
 #   make browser   Chromium for the tests of reports and the explorer, where apt-get can install it
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
@@ -28,7 +35,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format peers bench bench-peers montage flows additive screenshots browser networks clean
+.PHONY: help demo test lint format docs package extras peers bench bench-peers figures start walks montage flows \
+	additive molecules screenshots browser networks clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -48,6 +56,16 @@ format: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+docs: $(VENV)/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet $(ARGS)
+	@echo "the site is in out/docs: open out/docs/index.html"
+
+package:
+	$(PYTHON) tools/fresh.py package $(ARGS)
+
+extras:
+	$(PYTHON) tools/fresh.py extras $(ARGS)
+
 peers: $(PEERS)/.ready
 	$(PEERS)/bin/python -m pytest tests/peers $(ARGS)
 
@@ -57,6 +75,17 @@ bench: $(VENV)/.ready-dev
 
 bench-peers: $(PEERS)/.ready
 	$(PEERS)/bin/python benchmarks/peers.py $(ARGS)
+
+figures: start walks montage flows additive molecules
+
+start: $(VENV)/.ready-dev
+	$(VENV)/bin/python docs/start.py $(ARGS)
+
+walks: $(VENV)/.ready-demo
+	$(VENV)/bin/python docs/walks.py $(ARGS)
+
+molecules: $(VENV)/.ready-dev
+	$(VENV)/bin/python docs/molecules.py $(ARGS)
 
 montage: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/montage.py $(ARGS)
@@ -101,6 +130,10 @@ $(VENV)/.ready-demo: $(VENV)/.ready-torch pyproject.toml
 $(VENV)/.ready-dev: $(VENV)/.ready-torch pyproject.toml
 	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.ready-demo
+
+$(VENV)/.ready-docs: $(VENV)/.ready-dev
+	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[docs]'
+	@touch $@
 
 $(PEERS)/.ready: $(PEERS)/.ready-torch pyproject.toml tests/peers/requirements.txt tests/peers/requirements-crp.txt
 	$(PEERS)/bin/python $(PIP_INSTALL) --editable . --requirement tests/peers/requirements.txt

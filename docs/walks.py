@@ -1,7 +1,7 @@
 """Draws docs/images/walks.png: sets of walks through a small network, and their relevance.
 
-Run by ``make walks``. A line between two neurons is as wide as the relevance of the walks in the set that take it, asked
-from the measure of a network with random weights; red is for the output, blue against it.
+Run by ``make walks``. A line between two neurons is as wide as the relevance of the walks in the set that take it,
+asked from the measure of a network with random weights; red is for the output, blue against it.
 """
 
 from __future__ import annotations

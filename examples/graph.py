@@ -6,9 +6,10 @@ Run it as a script, open it as a notebook (`# %%` cells), or read the page that 
 # %% [markdown]
 # # Graphs: molecules
 #
-# MUTAG is the classic of explained graph networks: molecules, labelled by whether they are mutagenic, and chemists know
-# that nitro groups (NO2) on rings matter. So that this page needs no download, molecules of that kind are drawn at random here: a
-# ring of carbons with a tail and groups on it, mutagenic if one of the groups is NO2. The last section reads the real ones.
+# MUTAG is the classic of explained graph networks: molecules, labelled by whether they are mutagenic, and chemists
+# know that nitro groups (NO2) on rings matter. So that this page needs no download, molecules of that kind are drawn
+# at random here: a ring of carbons with a tail and groups on it, mutagenic if one of the groups is NO2. The last
+# section reads the real ones.
 
 # %%
 import random
@@ -89,8 +90,8 @@ print(f"{right.float().mean():.0%} of the other molecules are classified correct
 # %% [markdown]
 # ## Atoms and bonds
 #
-# Explained is the mutagenic logit less the other one: what moves both decides nothing. Atoms are `.positions` of a layer, bonds
-# the `.edges` of a graph layer, in the order of `edge_index`.
+# Explained is the mutagenic logit less the other one: what moves both decides nothing. Atoms are `.positions` of a
+# layer, bonds the `.edges` of a graph layer, in the order of `edge_index`.
 
 # %%
 graph = next(g for g in graphs[300:] if int(g.y) and len(g.atoms) > 11)
@@ -105,8 +106,8 @@ ax = nrm.plot.graph(graph, nodes=R(R.input.positions), edges=R(last.edges), labe
 # %% [markdown]
 # ## Walks and groups
 #
-# A walk goes from atom to atom, one per layer. All walks of a molecule are one table; the best ones are found without it; and
-# those that never leave a group are one question (subgraph relevance).
+# A walk goes from atom to atom, one per layer. All walks of a molecule are one table; the best ones are found without
+# it; and those that never leave a group are one question (subgraph relevance).
 
 # %%
 layers = [R.input, *(R[f"convs.{i}"] for i in range(3))]
@@ -122,8 +123,8 @@ print(f"walks that visit it in any layer:   {float(touching):.1%}")
 # %% [markdown]
 # ## Logic
 #
-# Does the network need the group *and* the ring? Formulas about walks answer that, here in the words of SymbXAI (in text, too:
-# `nrm.methods.symbxai(R, "nitro AND ring", layers, ...)`).
+# Does the network need the group *and* the ring? Formulas about walks answer that, here in the words of SymbXAI (in
+# text, too: `nrm.methods.symbxai(R, "nitro AND ring", layers, ...)`).
 
 # %%
 ring = list(range(6))
@@ -161,6 +162,7 @@ assert hits.float().mean() > 0.5
 # graphs = TUDataset("data", "MUTAG")  # 188 molecules, seven kinds of atoms
 # ```
 #
-# On MUTAG, bonds found so agree with those that chemists name with an AUC of 0.98, where gradients have 0.96 and GNNExplainer 0.60;
-# on Mutagenicity it is harder, and signed rules can fail: [benchmarks](../benchmarks/README.md) tells. Next:
-# [graphs in detail](../docs/graphs.md), [formulas](../docs/formulas.md), [evaluation](../docs/evaluate.md).
+# On MUTAG, bonds found so agree with those that chemists name with an AUC of 0.98, where gradients have 0.96 and
+# GNNExplainer 0.60; on Mutagenicity it is harder, and signed rules can fail: [benchmarks](../benchmarks/README.md)
+# tells. Next: [graphs in detail](../docs/graphs.md), [formulas](../docs/formulas.md),
+# [evaluation](../docs/evaluate.md).

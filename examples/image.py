@@ -6,10 +6,10 @@ Run it as a script, open it as a notebook (`# %%` cells), or read the page that 
 # %% [markdown]
 # # Images: channels and clusters
 #
-# A heat map says *where* a convolutional network looked. This tutorial asks further: which channels of two layers worked
-# together, where in the picture, which *places* of one layer fed which places of the next, and what the largest of all
-# these flows are. The network has the layout of VGG (convolutions in blocks, pooling between them) and is trained here on
-# scikit-learn's digits within seconds. At the end the same lines run on VGG16.
+# A heat map says *where* a convolutional network looked. This tutorial asks further: which channels of two layers
+# worked together, where in the picture, which *places* of one layer fed which places of the next, and what the
+# largest of all these flows are. The network has the layout of VGG (convolutions in blocks, pooling between them) and
+# is trained here on scikit-learn's digits within seconds. At the end the same lines run on VGG16.
 
 # %%
 import torch
@@ -50,8 +50,8 @@ print(f"{correct.float().mean():.0%} of the other digits are read correctly")
 # %% [markdown]
 # ## One measure
 #
-# `epsilon-plus-flat` is what the paper uses for VGG16: positive contributions in the convolutions, a flat first layer. All
-# questions below go to this one measure, and share its sweep.
+# `epsilon-plus-flat` is what the paper uses for VGG16: positive contributions in the convolutions, a flat first
+# layer. All questions below go to this one measure, and share its sweep.
 
 # %%
 sample = next(i for i in range(1500, 1797) if int(classes[i]) == 4 and bool(correct[i - 1500]))
@@ -63,8 +63,8 @@ x, low, high = R.input, R["features.6"], R["features.8"]
 # %% [markdown]
 # ## Channels, one by one and in pairs
 #
-# `R(high.channels)` is the relevance of every channel. Two partitions give the table of all pairs, by one contraction; the
-# strongest pairs come with their heat maps: the walks that pass both channels, back to the pixels.
+# `R(high.channels)` is the relevance of every channel. Two partitions give the table of all pairs, by one
+# contraction; the strongest pairs come with their heat maps: the walks that pass both channels, back to the pixels.
 
 # %%
 single, pairs = R(high.channels)[0], R(low.channels, high.channels)[0]
@@ -79,8 +79,8 @@ columns = ["", "the decision", *(" and ".join(f"channel {n}" for _, n in flow.bl
 figure = nrm.plot.montage([row], names=["digit 4"], columns=columns, smooth=False)
 
 # %% [markdown]
-# A pair can carry more than the product of its channels suggests, or less. The conditional relevance says it directly: which
-# lower channels does the strongest upper channel listen to?
+# A pair can carry more than the product of its channels suggests, or less. The conditional relevance says it
+# directly: which lower channels does the strongest upper channel listen to?
 
 # %%
 top = int(single.argmax())
@@ -88,16 +88,15 @@ share = R(low.channels, given=high.channel(top))[0]
 best = share.argsort(descending=True)[:3].tolist()
 print(f"of what flows through channel {top} of features.8:")
 for i in best:
-    print(
-        f"  {share[i]:5.1%} came through channel {i} of features.6, which has {float(R(low.channel(i))):.1%} of everything"
-    )
+    everywhere = float(R(low.channel(i)))
+    print(f"  {share[i]:5.1%} came through channel {i} of features.6, which has {everywhere:.1%} of everything")
 
 # %% [markdown]
 # ## Clusters of places
 #
-# Positions whose activations are alike form parts of the picture: strokes, corners, background. `nrm.cluster` groups them by
-# k-means, and the groups are a partition like any other. A flow picture shows how the parts of one layer feed those of the
-# next.
+# Positions whose activations are alike form parts of the picture: strokes, corners, background. `nrm.cluster` groups
+# them by k-means, and the groups are a partition like any other. A flow picture shows how the parts of one layer feed
+# those of the next.
 
 # %%
 parts = [nrm.cluster(R, name, k=4) for name in ("features.3", "features.8")]
@@ -113,8 +112,8 @@ figure = nrm.plot.montage([row], names=["flows of parts"], columns=columns, smoo
 # %% [markdown]
 # ## Is it true?
 #
-# Relevance of pairs is a claim about what happens when both are removed. `nrm.evaluate` does remove them, all pairs at once,
-# and compares; the sum of two channels' own relevances is the natural rival.
+# Relevance of pairs is a claim about what happens when both are removed. `nrm.evaluate` does remove them, all pairs
+# at once, and compares; the sum of two channels' own relevances is the natural rival.
 
 # %%
 found = nrm.evaluate.compare(R, low.channels, high.channels)
@@ -130,8 +129,8 @@ print(R.check())
 # %% [markdown]
 # ## The same on VGG16
 #
-# Nothing changes but the model, the picture and the names of layers; all 262,144 pairs of channels take about as long as the
-# heat map (`pip install "nrm[vision]"`; the weights are downloaded by torchvision):
+# Nothing changes but the model, the picture and the names of layers; all 262,144 pairs of channels take about as long
+# as the heat map (`pip install "nrm[vision]"`; the weights are downloaded by torchvision):
 #
 # ```py
 # from torchvision.models import VGG16_Weights, vgg16

@@ -6,9 +6,9 @@ Run it as a script, open it as a notebook (`# %%` cells), or read the page that 
 # %% [markdown]
 # # Sequences: an LSTM and a Llama
 #
-# Two networks that are trained here within seconds. The first reads a series step by step, and we ask at which step the
-# decision was made and what happened to it since. The second is a small Llama of Hugging Face that has to remember whose
-# hat has which colour, and we ask which words and which attention heads it used.
+# Two networks that are trained here within seconds. The first reads a series step by step, and we ask at which step
+# the decision was made and what happened to it since. The second is a small Llama of Hugging Face that has to
+# remember whose hat has which colour, and we ask which words and which attention heads it used.
 
 # %%
 import torch
@@ -21,7 +21,8 @@ torch.manual_seed(0)
 # %% [markdown]
 # ## An LSTM that waits for a mark
 #
-# A series has a value and a mark. The class is the sign of the value at the one step that is marked; everything else is noise.
+# A series has a value and a mark. The class is the sign of the value at the one step that is marked; everything else
+# is noise.
 
 
 # %%
@@ -55,7 +56,8 @@ with torch.no_grad():
 print(f"{right.float().mean():.0%} right")
 
 # %% [markdown]
-# `nn.LSTM` is unfolded as it is; no step of yours. What decides is the *difference* of the two logits, so that is explained.
+# `nn.LSTM` is unfolded as it is; no step of yours. What decides is the *difference* of the two logits, so that is
+# explained.
 
 # %%
 some = right.nonzero()[:4, 0]
@@ -67,8 +69,8 @@ print("most relevant steps:", steps.argmax(1).tolist())
 ax = nrm.plot.series(R(R.input)[0], x[some][0], channels=["value", "mark"])
 
 # %% [markdown]
-# A hidden state is a layer of its own, so that questions about time are ordinary questions. How much of the decision was
-# in the hidden state after each step, and in the cell state, where an LSTM keeps what it wants to remember?
+# A hidden state is a layer of its own, so that questions about time are ordinary questions. How much of the decision
+# was in the hidden state after each step, and in the cell state, where an LSTM keeps what it wants to remember?
 
 # %%
 lstm = R["lstm"]
@@ -81,11 +83,11 @@ for t in range(int(at[some][0]) - 2, int(at[some][0]) + 4):
 # %% [markdown]
 # ## A Llama that remembers hats
 #
-# "tom red hat ann blue hat tom" has to go on with "red": the network must find who is asked about, and what stood beside
-# that name. Two layers of four heads learn it in a few seconds.
+# "tom red hat ann blue hat tom" has to go on with "red": the network must find who is asked about, and what stood
+# beside that name. Two layers of four heads learn it in a few seconds.
 
 # %%
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM
 
 words = ["tom", "ann", "bob", "eve", "red", "blue", "green", "black", "hat"]
 config = LlamaConfig(
@@ -129,15 +131,15 @@ for word, relevance in zip((words[i] for i in ids[0]), tokens.tolist(), strict=T
 nrm.plot.text(tokens, [words[i] for i in ids[0]])  # in a notebook: the words in colour
 
 # %% [markdown]
-# Attention weights are held constant (`rules="transformer"`, the choice of `"auto"`), so that relevance follows what is
-# *moved*: the colour beside the right name. `rules="attn-lrp"` gives queries and keys their part as well, at the price of
-# more cancellation.
+# Attention weights are held constant (`rules="transformer"`, the choice of `"auto"`), so that relevance follows what
+# is *moved*: the colour beside the right name. `rules="attn-lrp"` gives queries and keys their part as well, at the
+# price of more cancellation.
 
 # %% [markdown]
 # ## Heads, and pairs of heads
 #
-# Attention heads live where the output projection reads. One table has the heads of both layers together: walks that pass a
-# head of the first layer and then a head of the second.
+# Attention heads live where the output projection reads. One table has the heads of both layers together: walks that
+# pass a head of the first layer and then a head of the second.
 
 # %%
 first, second = (R[f"model.layers.{i}.self_attn.o_proj"].input.heads for i in (0, 1))
@@ -153,8 +155,8 @@ print(
 # %% [markdown]
 # ## Is it true?
 #
-# Removing heads should cost about what they carry, unless others step in: relevance shares out what heads do together,
-# removal shows what cannot be replaced. So remove them one by one, and two at a time.
+# Removing heads should cost about what they carry, unless others step in: relevance shares out what heads do
+# together, removal shows what cannot be replaced. So remove them one by one, and two at a time.
 
 # %%
 layer = R["model.layers.1.self_attn.o_proj"].input
@@ -166,5 +168,6 @@ for chosen in ([0], [1], [2], [3], [1, 3], [0, 1, 2, 3]):
 # %% [markdown]
 # One by one the heads lose less than they carry, because the others still answer. Together they lose what they carry.
 #
-# Real language models work the same way; `nrm.measure(model, tokenizer(text, return_tensors="pt"))` explains the next token.
-# Next: [graphs](graph.py), [sequences in detail](../docs/sequences.md), [trusting the numbers](../docs/trusting.md).
+# Real language models work the same way; `nrm.measure(model, tokenizer(text, return_tensors="pt"))` explains the next
+# token. Next: [graphs](graph.py), [sequences in detail](../docs/sequences.md), [trusting the
+# numbers](../docs/trusting.md).

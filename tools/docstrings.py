@@ -12,9 +12,9 @@ DOUBLE = re.compile(r"``([^`]+)``")
 
 
 def as_markdown(text: str) -> str:
-    """A docstring with its examples fenced, its roles as code.
+    r"""A docstring with its examples fenced, its roles as code.
 
-    >>> print(as_markdown("See :func:`flows`.\\n\\n>>> 1 + 1\\n2"))
+    >>> print(as_markdown("See :func:`flows`.\n\n>>> 1 + 1\n2"))
     See `flows`.
     <BLANKLINE>
     ```pycon

@@ -1,4 +1,4 @@
-"""Tutorials as pages: runs a script in cells (``# %%``, text after ``# %% [markdown]``), shows what it prints and draws."""
+"""Tutorials as pages: a script in cells (``# %%``, text after ``# %% [markdown]``) with what it prints and draws."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Page(NamedTuple):
 
 
 def cells(source: str) -> list[Cell]:
-    """The cells of a script; what stands above the first mark belongs to none.
+    r"""The cells of a script; what stands above the first mark belongs to none.
 
-    >>> cells("# %% [markdown]\\n# # Title\\n# %%\\n1 + 1\\n")
+    >>> cells("# %% [markdown]\n# # Title\n# %%\n1 + 1\n")
     [Cell(text=True, source='# Title'), Cell(text=False, source='1 + 1')]
     """
     _, *parts = MARK.split(source)
