@@ -125,22 +125,19 @@ def test_a_permalink_opens_what_was_chosen(browser: Any, report: Path) -> None:
         assert page.locator("#coverage").input_value() == "0.6"
 
 
-@pytest.mark.parametrize("kind", ["PNG", "SVG", "CSV", "JSON"])
-def test_exports(browser: Any, report: Path, kind: str, tmp_path: Path) -> None:
+def test_exports(browser: Any, report: Path) -> None:
     with opened(browser, report.as_uri()) as page:
-        with page.expect_download() as waiting:
-            page.get_by_role("button", name=kind, exact=True).click()
-        content = Path(waiting.value.path()).read_bytes()
-        if kind == "PNG":
-            assert Image.open(io.BytesIO(content)).width >= 100
-        elif kind == "SVG":
-            assert b"<svg" in content
-            assert b"<img" not in content
-        elif kind == "CSV":
-            rows = list(csv.DictReader(io.StringIO(content.decode())))
-            assert sum(float(r["relevance"]) for r in rows if r["kind"] == "node") == pytest.approx(3, abs=1e-2)
-        else:
-            assert json.loads(content)["schema"] == 1
+        found = {}
+        for kind in ("PNG", "SVG", "CSV", "JSON"):
+            with page.expect_download() as waiting:
+                page.get_by_role("button", name=kind, exact=True).click()
+            found[kind] = Path(waiting.value.path()).read_bytes()
+    assert Image.open(io.BytesIO(found["PNG"])).width >= 100
+    assert b"<svg" in found["SVG"]
+    assert b"<img" not in found["SVG"]
+    rows = list(csv.DictReader(io.StringIO(found["CSV"].decode())))
+    assert sum(float(r["relevance"]) for r in rows if r["kind"] == "node") == pytest.approx(3, abs=1e-2)
+    assert json.loads(found["JSON"])["schema"] == 1
 
 
 def test_a_notebook_frame_runs(browser: Any, report: Path, tmp_path: Path) -> None:
