@@ -137,6 +137,8 @@ CASES = [
     (("explore", WHOLE, "--port", "0"), "not a port"),
     (("explore", WHOLE, "--target", "1"), "the class is picked on the page"),
     (("explore", "vgg16"), "not a model"),
+    (("explore", WHOLE, "--store", "absent"), "not a store"),
+    (("explore", WHOLE, "--dataset", "absent"), "not a data set"),
     (("demo", "--sample", "297"), "no such digit"),
     (("demo", "--images", "two.txt"), "a file in the place of the folder"),
     (("demo", "--out", "absent/r.html"), "the report cannot be written there"),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ COMMANDS = {
     "layers-made-up": ["layers", "factories:whole"],
     "explain": ["explain", "factories:whole", "one.png", "--layer", "2", "--layer", "output"],
     "explain-folder": ["explain", "factories:whole", "one.png", "-l", "2", "-l", "output", "--out", "results"],
-    "explain-dry": ["explain", "factories:whole", "one.png", "--dry-run"],
+    "explain-dry": ["explain", "factories:whole", "one.png", "-l", "2", "-l", "output", "--dry-run"],
     "flows": ["flows", "factories:whole", "one.png", "-l", "1", "-l", "4", "-k", "3"],
     "query": ["query", "a AND NOT b", "factories:whole", "x.npy", "-s", "a=1.channel(0)", "-s", "b=4.channel(1)"],
     "check": ["check", "factories:whole", "one.png"],
@@ -40,13 +41,17 @@ def test_every_command_is_a_process_with_a_document_of_a_known_form(tmp_path: Pa
     ended = run_processes(tmp_path, [[*command, "--json"] for command in COMMANDS.values()])
     for name, one in zip(COMMANDS, ended, strict=True):
         assert one.code == (2 if name == "bad" else 0), (name, one.err)
-        data = one.data
-        assert data["schema"] == 1, name
-        assert data["command"] == COMMANDS[name][0], name
-        path = GOLDEN / f"{name}.json"
-        if os.environ.get(WRITE):
-            path.write_text(json.dumps(shape_of(data), indent=1) + "\n")
-        assert shape_of(data) == json.loads(path.read_text()), f"{path.name}: {WRITE}=1 writes it anew"
+        assert one.data["command"] == COMMANDS[name][0], name
+        check_form(name, one.data)
+
+
+def check_form(name: str, data: Any) -> None:
+    """The document has the form that is kept for this name."""
+    assert data["schema"] == 1, name
+    path = GOLDEN / f"{name}.json"
+    if os.environ.get(WRITE):
+        path.write_text(json.dumps(shape_of(data), indent=1) + "\n")
+    assert shape_of(data) == json.loads(path.read_text()), f"{path.name}: {WRITE}=1 writes it anew"
 
 
 def test_the_demo_needs_nothing_but_the_package(tmp_path: Path) -> None:
@@ -63,16 +68,22 @@ def test_the_demo_needs_nothing_but_the_package(tmp_path: Path) -> None:
 def test_the_explorer_serves_until_it_is_stopped(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn")
     fill(tmp_path)
-    command = [sys.executable, "-m", "nrm", "explore", "factories:whole", "--data", "data", "--no-open"]
+    command = ["explore", "factories:whole", "--data", "data", "--no-open", "--json"]
     with subprocess.Popen(
-        command, cwd=tmp_path, env={**environment(), "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-m", "nrm", *command],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             assert process.stdout is not None
-            url = process.stdout.readline().split()[-1]
-            with urllib.request.urlopen(url) as answer:
+            lines = iter(process.stdout.readline, "}\n")
+            data = json.loads("".join([*lines, "}"]))
+            check_form("explore", data)
+            with urllib.request.urlopen(data["url"]) as answer:
                 assert answer.status == 200
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
+            assert process.wait(120) == 0
         finally:
             process.kill()

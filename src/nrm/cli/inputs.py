@@ -65,7 +65,7 @@ def _items(loaded: Loaded, text: str, batch: bool | None) -> Iterator[Item]:
         yield from _file(loaded, path, batch)
     else:
         sample = _tokens(loaded, text)
-        yield Item(text if len(text) <= 60 else f"{text[:57]}...", lambda: sample)
+        yield Item(text, lambda: sample)
 
 
 def _file(loaded: Loaded, path: Path, batch: bool | None) -> Iterator[Item]:

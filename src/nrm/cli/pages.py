@@ -86,12 +86,14 @@ def _refuse_port(port: int | None) -> None:
 
 
 def _data(loaded: Loaded, given: Sequence[str]) -> Any:
-    """What the explorer lists: a folder of images as it is, so that names are kept; else inputs one by one."""
+    """What the explorer lists: a folder of images and texts as they are, as they have names; else inputs one by one."""
     if not given:
         return None
     items = read_inputs(loaded, given)
     if len(given) == 1 and Path(given[0]).is_dir() and loaded.transform is not None:
-        return given[0]
+        return Path(given[0])
+    if loaded.tokenizer is not None and [item.name for item in items] == list(given):
+        return list(given)
     return [item.load().inputs for item in items]
 
 
