@@ -111,6 +111,14 @@ async function ask(text, sets) {
 
 // ---- drawing
 
+// What is drawn slowly is drawn again only if something that it shows is another.
+const drawn = new Map();
+function changed(name, ...what) {
+  const before = drawn.get(name);
+  drawn.set(name, what);
+  return !before || before.length !== what.length || what.some((one, i) => one !== before[i]);
+}
+
 function draw() {
   const view = state.view;
   if (!view) return;
@@ -120,20 +128,23 @@ function draw() {
   drawAlternatives(at("alternatives"), view, state.server && ((index) => state.server.explain(index)));
   const map = state.selection ? state.selection.map : view.heat;
   const picked = new Set(state.bar?.picked() ?? []);
-  at("picture").replaceChildren(drawPicture(view.picture, map ? readMap(map) : null, state.colour, state.strength, percent, picked));
+  if (changed("picture", view.picture, map, state.strength, [...picked].join()))
+    at("picture").replaceChildren(drawPicture(view.picture, map ? readMap(map) : null, state.colour, state.strength, percent, picked));
   at("along").textContent = view.picture.along ? `lines: walks along an edge in ${view.picture.along}` : "";
   drawSelection(at("selection"), view, state.selection);
   drawExamples(at("examples"), state.selection?.examples);
-  drawLayers(at("layers"), view);
-  drawHealth(at("health"), view);
-  drawComparison(at("comparison"), view, state.colour, state.strength);
+  if (changed("layers", view.layers, view.columns)) drawLayers(at("layers"), view);
+  if (changed("health", view, view.health)) drawHealth(at("health"), view);
+  if (changed("comparison", view.comparison, view.columns, state.strength)) drawComparison(at("comparison"), view, state.colour, state.strength);
   if (view.columns) {
     const focused = document.activeElement?.dataset?.node;
     drawNetwork(at("network"), cover(view, state.coverage, state.chosen), state.chosen, act);
     if (focused) document.querySelector(`[data-node="${focused}"]`)?.focus();
   } else at("network").replaceChildren(el("p", { class: "muted wait" }, "the flow through the layers is being computed …"));
   at("covered").textContent = percent(state.coverage, 0);
-  drawFlows(at("flows"), { ...view, flows: view.flows ?? [] }, state.colour, (flow) => state.known.get(key(flow.nodes))?.map, (flow) => choose(flow.nodes));
+  const flows = view.flows ?? [], mapOf = (flow) => state.known.get(key(flow.nodes))?.map;
+  if (changed("flows", view, view.flows, ...flows.map(mapOf)))
+    drawFlows(at("flows"), { ...view, flows }, state.colour, mapOf, (flow) => choose(flow.nodes));
   at("certified").textContent = view.flows ? (view.certified ? "the strongest of all chains of shown nodes" : "found by a bounded search; others may be as strong") : "";
   at("script").textContent = state.selection?.script ?? view.script ?? "";
   at("versions").textContent = `nrm ${view.versions.nrm} · torch ${view.versions.torch} · ${view.options}`;
