@@ -247,6 +247,8 @@ def test_what_is_long_is_asked_for_and_can_be_cancelled(
         monkeypatch.setattr("nrm.report.view.View.ribbons", _endless)
         page.locator("#target").select_option("1")
         page.wait_for_function("() => document.getElementById('job').textContent.includes('ribbons')")
+        tall = [page.locator(f'[data-node^="{c}:"] .body').first.bounding_box()["height"] for c in range(3)]
+        assert min(tall) > 4  # columns have their size before they have ribbons
         before = pixels(page)
         page.locator('[data-node="0:0"]').click()  # answered meanwhile
         changes(page, before)

@@ -78,8 +78,10 @@ async function look() {
   const near = chain.length === 1 ? nearShares(view, ...chain[0]) : null;
   const found = state.known.get(key(chain));
   if (found) { state.selection = { ...found, near }; if (found.examples !== undefined || !state.server) return; }
-  else state.selection = { nodes: chain, share: shareOf(view, chain), near, map: null, note: state.server ? "computing the map …" : "This report has no map of this chain; the explorer computes it." };
+  else state.selection = { pending: Boolean(state.server), nodes: chain, share: shareOf(view, chain), near, map: null, note: state.server ? "computing the map …" : "This report has no map of this chain; the explorer computes it." };
   if (!state.server) return;
+  // The last picture stays for a moment, so that quick answers do not flicker.
+  setTimeout(() => { if (turn === state.asked && state.selection?.pending) { state.selection.pending = false; draw(); } }, 250);
   const show = (part) => {
     const whole = { ...(state.known.get(key(chain)) ?? {}), ...part };
     if (view === state.view) state.known.set(key(chain), whole);
@@ -128,7 +130,7 @@ function draw() {
   drawAlternatives(at("alternatives"), view, state.server && ((index) => state.server.explain(index)));
   const map = state.selection ? state.selection.map : view.heat;
   const picked = new Set(state.bar?.picked() ?? []);
-  if (changed("picture", view.picture, map, state.strength, [...picked].join()))
+  if (!state.selection?.pending && changed("picture", view.picture, map, state.strength, [...picked].join()))
     at("picture").replaceChildren(drawPicture(view.picture, map ? readMap(map) : null, state.colour, state.strength, percent, picked));
   at("along").textContent = view.picture.along ? `lines: walks along an edge in ${view.picture.along}` : "";
   drawSelection(at("selection"), view, state.selection);

@@ -15,10 +15,18 @@ export function layOut(covered, width, height) {
   covered.tables.forEach((table, c) => table?.forEach((row, a) => row.forEach((share, b) => {
     if (share !== 0) links.push({ source: `${c}:${a}`, target: `${c + 1}:${b}`, share, value: Math.abs(share) });
   })));
+  // Where a table is not there yet, or has nothing in it, links without any size keep the columns apart.
+  covered.tables.forEach((table, c) => {
+    if (table?.some((row) => row.some(Boolean))) return;
+    const join = (a, b) => links.push({ source: `${c}:${a}`, target: `${c + 1}:${b}`, share: 0, value: 1e-9 });
+    covered.columns[c].nodes.forEach((_, a) => join(a, 0));
+    covered.columns[c + 1].nodes.forEach((_, b) => b && join(0, b));
+  });
   const last = covered.columns.length - 1;
   const graph = d3.sankey().nodeId((d) => d.id).nodeAlign((d) => d.column).nodeSort(null).linkSort(null)
     .nodeWidth(NODE).nodePadding(GAP + 6).iterations(8)
     .extent([[4, TOP], [width - rightOf(covered), height - 8]])({ nodes, links });
+  graph.links = graph.links.filter((link) => link.share !== 0);
   const room = (width - rightOf(covered) - 4 - NODE) / Math.max(1, last);
   for (const node of graph.nodes) [node.x0, node.x1] = [4 + node.column * room, 4 + node.column * room + NODE];
   for (const side of ["source", "target"]) {
