@@ -1,4 +1,4 @@
-"""The explorer from the command line: a store and its data set are handed on, or refused."""
+"""The explorer from the command line: a store and its data set are handed on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import nrm
 
 pytest.importorskip("typer")
 pytest.importorskip("starlette")
@@ -52,11 +50,3 @@ def test_a_store_and_its_data_set_are_handed_on(folder: Path, monkeypatch: pytes
     (served,) = started
     assert served.options["store"] == folder / "st"
     assert len(served.options["dataset"]) == 2
-
-
-def test_what_is_no_store_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["explore", "nrm.demo:digits", "--data", str(folder / "data"), "--store", str(folder), "--no-open"])
-    assert code != 0
-    assert "not a store" in capsys.readouterr().err
-    with pytest.raises(nrm.NrmError, match="not a store"):
-        nrm.explore(nrm.demo.digits()[0], store=folder, open=False, block=False)
