@@ -164,7 +164,7 @@ def molecule(browser: Any, save: Save) -> None:
     model = molecules.train([g for g, part in zip(graphs, parts, strict=True) if part], seed=0)
     held = [(g.x, g.edge_index) for g, part in zip(graphs, parts, strict=True) if not part]
     served = nrm.explore(
-        model, held[:8], labels=["harmless", "mutagenic"], rules={"*": nrm.Gamma(0.25)}, bias="ignore",
+        model, held[:8], labels=["harmless", "mutagenic"], rules={"*": nrm.ZPlus()},
         names=lambda inputs: [molecules.ATOMS[i] for i in inputs[0].argmax(1).tolist()], open=False, block=False,
     )  # fmt: skip
     with served, browsers.opened(browser, served.url) as page:
