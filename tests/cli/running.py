@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 FORKS = """
 import json, os, sys
+import factories, lark, matplotlib, PIL.Image, rich.progress, rich.table
 from nrm.cli import main
 from nrm.cli.commands import make_command
 

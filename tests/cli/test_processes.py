@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import fill
+from cli.conftest import Run, fill
 from cli.running import environment, run_process, run_processes, shape_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -22,16 +22,20 @@ WRITE = "NRM_WRITE_GOLDEN"
 
 COMMANDS = {
     "layers": ["layers", "factories:whole", "x.npy"],
-    "layers-made-up": ["layers", "factories:whole"],
     "explain": ["explain", "factories:whole", "one.png", "--layer", "2", "--layer", "output"],
-    "explain-folder": ["explain", "factories:whole", "one.png", "-l", "2", "-l", "output", "--out", "results"],
-    "explain-dry": ["explain", "factories:whole", "one.png", "-l", "2", "-l", "output", "--dry-run"],
     "flows": ["flows", "factories:whole", "one.png", "-l", "1", "-l", "4", "-k", "3"],
     "query": ["query", "a AND NOT b", "factories:whole", "x.npy", "-s", "a=1.channel(0)", "-s", "b=4.channel(1)"],
     "check": ["check", "factories:whole", "one.png"],
     "relmax": ["relmax", "factories:whole", "data", "-a", "1", "-a", "1 x 4", "-k", "2", "--blocks", "2"],
     "version": ["version"],
     "bad": ["explain", "factories:whole", "absent.png"],
+}
+MORE = {
+    "layers-made-up": ["layers", "factories:whole"],
+    "explain-folder": [*COMMANDS["explain"], "--out", "results"],
+    "explain-dry": [*COMMANDS["explain"], "--dry-run"],
+    "relmax-dry": [*COMMANDS["relmax"], "--dry-run"],
+    "demo": ["demo", "-l", "relu1", "-l", "output"],
 }
 
 
@@ -52,6 +56,13 @@ def check_form(name: str, data: Any) -> None:
     if os.environ.get(WRITE):
         path.write_text(json.dumps(shape_of(data), indent=1) + "\n")
     assert shape_of(data) == json.loads(path.read_text()), f"{path.name}: {WRITE}=1 writes it anew"
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_other_documents_have_a_known_form_too(name: str, run: Run) -> None:
+    if name == "demo":
+        pytest.importorskip("sklearn")
+    check_form(name, run(*MORE[name], "--json").data)
 
 
 def test_the_demo_needs_nothing_but_the_package(tmp_path: Path) -> None:
