@@ -48,14 +48,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
 
 
-def run_process(folder: Path, *command: str) -> Ended:
-    """``python -m nrm`` as a person calls it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "nrm", *command], cwd=folder, env=environment(), capture_output=True, text=True
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
-
-
 def run_processes(folder: Path, commands: Sequence[Sequence[str]]) -> list[Ended]:
     """Every command in a process of its own, one after the other."""
     talk = folder / "talk"

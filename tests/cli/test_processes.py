@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cli.conftest import Run, fill
-from cli.running import environment, run_process, run_processes, shape_of
+from cli.running import environment, run_processes, shape_of
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = "NRM_WRITE_GOLDEN"
@@ -28,25 +28,30 @@ COMMANDS = {
     "check": ["check", "factories:whole", "one.png"],
     "relmax": ["relmax", "factories:whole", "data", "-a", "1", "-a", "1 x 4", "-k", "2", "--blocks", "2"],
     "version": ["version"],
+    "demo": ["demo", "--out", "demo.html", "-l", "relu1", "-l", "output"],
     "bad": ["explain", "factories:whole", "absent.png"],
+    "bad-experiment": ["reproduce", "nothing"],
 }
 MORE = {
     "layers-made-up": ["layers", "factories:whole"],
     "explain-folder": [*COMMANDS["explain"], "--out", "results"],
     "explain-dry": [*COMMANDS["explain"], "--dry-run"],
     "relmax-dry": [*COMMANDS["relmax"], "--dry-run"],
-    "demo": ["demo", "-l", "relu1", "-l", "output"],
 }
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 def test_every_command_is_a_process_with_a_document_of_a_known_form(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
     fill(tmp_path)
     ended = run_processes(tmp_path, [[*command, "--json"] for command in COMMANDS.values()])
     for name, one in zip(COMMANDS, ended, strict=True):
-        assert one.code == (2 if name == "bad" else 0), (name, one.err)
+        assert one.code == (2 if name.startswith("bad") else 0), (name, one.err)
         assert one.data["command"] == COMMANDS[name][0], name
         check_form(name, one.data)
+    page = (tmp_path / "demo.html").read_text()
+    assert "python -m nrm demo --out demo.html" in page
+    assert "http://" not in re.sub(r"http://www\.w3\.org/\S*", "", page)
 
 
 def check_form(name: str, data: Any) -> None:
@@ -60,20 +65,7 @@ def check_form(name: str, data: Any) -> None:
 
 @pytest.mark.parametrize("name", MORE)
 def test_other_documents_have_a_known_form_too(name: str, run: Run) -> None:
-    if name == "demo":
-        pytest.importorskip("sklearn")
     check_form(name, run(*MORE[name], "--json").data)
-
-
-def test_the_demo_needs_nothing_but_the_package(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    done = run_process(tmp_path, "demo", "--out", "demo.html", "-l", "relu1", "-l", "output")
-    assert done.code == 0, done.err
-    assert "digit 4" in done.out
-    assert "can be trusted" in done.out
-    page = (tmp_path / "demo.html").read_text()
-    assert "python -m nrm demo --out demo.html" in page
-    assert "http://" not in re.sub(r"http://www\.w3\.org/\S*", "", page)
 
 
 def test_the_explorer_serves_until_it_is_stopped(tmp_path: Path) -> None:
