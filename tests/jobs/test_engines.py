@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import nrm
+from jobs.processes import start, wait_for
 from jobs.shop import A, B, Deadly, Squares, network
 
 PAIRS = (A.channels, B.channels)
@@ -73,3 +74,23 @@ def test_ray_gives_the_same(expected: list[Any], tmp_path: Path, recwarn: Any) -
             run(Squares(40, broken=(17,)), engine="ray", workers=1)
     finally:
         ray.shutdown()
+
+
+def test_the_driver_of_ray_is_killed(expected: list[Any], tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    pytest.importorskip("duckdb", reason="the extra `store` is not installed")
+    script = """
+import pathlib, sys
+from jobs.shop import Squares
+from jobs.test_engines import run
+run(Squares(40, wait=0.3), engine="ray", workers=1, store=pathlib.Path(sys.argv[1]))
+"""
+    driver = start([sys.executable, "-c", script, str(tmp_path / "s")])
+    try:
+        wait_for(lambda: len(list((tmp_path / "s").glob("parts/0*"))) >= 2)
+    finally:
+        driver.kill()
+        driver.wait()
+    before = nrm.open_store(tmp_path / "s").shards
+    assert 2 <= len(before) < 10
+    assert content(run(store=tmp_path / "s")) == expected

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +14,17 @@ import pytest
 
 import nrm
 from jobs.contents import content, tally_content
+from jobs.processes import TESTS, start, wait_for
 from jobs.test_store import run
 from nrm.jobs import parts
 
 pytest.importorskip("pyarrow", reason="the extra `store` is not installed")
 pytest.importorskip("duckdb", reason="the extra `store` is not installed")
 
-TESTS = Path(__file__).resolve().parents[1]
-
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
     return tally_content(run(None).tally)
-
-
-def start(command: list[str], **pipes: Any) -> subprocess.Popen[str]:
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)])}
-    return subprocess.Popen(command, env=env, text=True, **pipes)
-
-
-def wait_for(condition: Any, seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -92,9 +78,9 @@ run(pathlib.Path(sys.argv[1]))
 def test_two_jobs_on_one_store(tmp_path: Path) -> None:
     script = """
 import pathlib, sys
-from jobs.shop import Squares
+import jobs.slow
 from jobs.test_store import run
-run(pathlib.Path(sys.argv[1]), Squares(70, wait=0.2))
+run(pathlib.Path(sys.argv[1]))
 """
     first = start([sys.executable, "-c", script, str(tmp_path / "s")])
     try:
@@ -110,24 +96,29 @@ run(pathlib.Path(sys.argv[1]), Squares(70, wait=0.2))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code", "workers"), [(signal.SIGINT, -2, 1), (signal.SIGTERM, 1, 1), (signal.SIGINT, -2, 2)]
+    ("number", "code", "workers"),
+    [(signal.SIGINT, -2, 1), (signal.SIGTERM, 1, 1), (signal.SIGINT, -2, 2), (signal.SIGKILL, -9, 2)],
 )
 def test_signals(tmp_path: Path, expected: Any, number: int, code: int, workers: int) -> None:
     script = f"""
 import pathlib, signal, sys
-from jobs.shop import Squares
+import jobs.slow
 from jobs.test_store import run
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
-    run(pathlib.Path(sys.argv[1]), Squares(70, wait=0.1), workers={workers})
+    run(pathlib.Path(sys.argv[1]), workers={workers})
 """
     (tmp_path / "job.py").write_text(script)
     job = start([sys.executable, str(tmp_path / "job.py"), str(tmp_path / "s")], stderr=subprocess.PIPE)
-    wait_for(lambda: len(list((tmp_path / "s").glob("parts/0*"))) >= 2)
-    job.send_signal(number)
-    _, text = job.communicate(timeout=300)
+    try:
+        wait_for(lambda: len(list((tmp_path / "s").glob("parts/0*"))) >= 2)
+        job.send_signal(number)
+        _, text = job.communicate(timeout=300)
+    finally:
+        job.kill()
+        job.wait()
     assert job.returncode == code
-    assert "run it again to go on" in text
+    assert ("run it again to go on" in text) == (number != signal.SIGKILL)
     done = nrm.open_store(tmp_path / "s").shards
     assert 2 <= len(done) < 35
     run(tmp_path / "s")
