@@ -67,6 +67,10 @@ config = LlamaConfig(vocab_size=9, hidden_size=16, intermediate_size=16, num_hid
 T = nrm.measure(LlamaForCausalLM(config).eval(), {"input_ids": torch.tensor([[1, 2, 3]])})
 assert T(T.input.positions).shape == (1, 3)
 """,
+    "timm": """
+from importlib.metadata import version
+print("timm", version("timm"))  # its models need torchvision to fit this build of torch
+""",
     "query": 'assert R(nrm.query("NOT a", a=a.channel(0))).shape == (2,)',
     "store": """
 found = nrm.relmax(model, x, a.channels, k=1, store="store", progress=False)
@@ -180,7 +184,8 @@ def package() -> None:
             environment.install("--force-reinstall", "--no-deps", str(file))
             environment.install(f"{file}[cli,viz,cluster,web]")
             environment.try_out(TRIES["web"] + TRIES["viz"])
-            print(f"{file.name}: installs, draws, serves the explorer", flush=True)
+            run(environment.python, "-m", "nrm", "demo", "--out", "demo.html", folder=environment.folder)
+            print(f"{file.name}: installs, draws, serves the explorer, runs nrm demo", flush=True)
 
 
 def main() -> None:
