@@ -24,7 +24,9 @@ for number, command in enumerate(work["commands"]):
     if not child:
         for stream, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(f"{work['talk']}/{number}.{name}", os.O_WRONLY | os.O_CREAT), stream)
-        sys.exit(main(command))
+        code = main(command)
+        sys.stdout.flush()
+        os._exit(code)  # what else a process does at its end takes longer than the command
     ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 print(json.dumps(ended))
 """
