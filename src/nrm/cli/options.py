@@ -1,11 +1,12 @@
 """Options that several commands share, each explained once."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import torch
 
@@ -72,7 +73,7 @@ def spread(command: Callable[..., Any]) -> Callable[..., Any]:
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     own = signature(command).parameters.values()
     options = [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=_grouped(field.type, kind))
         for kind in groups.values()
         for field in fields(kind)
     ]
@@ -89,3 +90,11 @@ def spread(command: Callable[..., Any]) -> Callable[..., Any]:
     run.__annotations__ = {p.name: p.annotation for p in (*kept, *options)}
     del run.__wrapped__
     return run
+
+
+def _grouped(annotation: Any, kind: Any) -> Any:
+    """The same option, listed under what its group is about."""
+    value, option = get_args(annotation)
+    option = copy(option)
+    option.rich_help_panel = kind.__doc__.splitlines()[0].rstrip(".")
+    return Annotated[value, option]
