@@ -14,6 +14,7 @@
 #   make walks     sets of walks
 #   make montage   the heat-map montage of the docs
 #   make flows     the flow picture of the docs
+#   make gallery   the contact sheet of the docs (needs the real data)
 #   make additive  joint against additive relevance, for the docs
 #   make molecules molecules with their bonds (needs the real data)
 #   make screenshots  the screenshots of the docs (needs Chromium)
@@ -36,7 +37,7 @@ PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs package extras peers bench bench-peers figures start walks montage flows \
-	additive molecules screenshots browser networks clean
+	gallery additive molecules screenshots browser networks clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -93,6 +94,9 @@ montage: $(VENV)/.ready-dev
 flows: $(VENV)/.ready-demo
 	$(VENV)/bin/python examples/digits.py --out out/digits.png
 	cp out/digits-flows.png docs/images/flows.png
+
+gallery: $(VENV)/.ready-dev
+	$(VENV)/bin/python docs/gallery.py $(ARGS)
 
 additive: $(VENV)/.ready-demo
 	$(VENV)/bin/python docs/additive.py $(ARGS)

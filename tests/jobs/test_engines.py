@@ -16,6 +16,8 @@ from jobs.shop import A, B, Deadly, Squares, network
 
 PAIRS = (A.channels, B.channels)
 pytestmark = pytest.mark.slow
+LATE = "timed out during startup"
+"""What Ray says if the machine is too busy to start it within its half minute."""
 
 
 def run(data: Any = None, **changes: Any) -> Any:
@@ -64,7 +66,11 @@ def test_ray_gives_the_same(expected: list[Any], tmp_path: Path, recwarn: Any) -
     pytest.importorskip("duckdb", reason="the extra `store` is not installed")
     paths = os.pathsep.join([str(Path(__file__).resolve().parents[1]), *filter(None, sys.path)])
     environment = {"env_vars": {"PYTHONPATH": paths}}
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    try:
+        ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    except Exception as error:
+        pytest.skip("Ray did not start in time") if LATE in str(error) else None
+        raise
     try:
         assert content(run(engine="ray", workers=2, store=tmp_path / "s")) == expected
         mark = tmp_path / "mark"
@@ -85,12 +91,17 @@ from jobs.shop import Squares
 from jobs.test_engines import run
 run(Squares(40, wait=0.3), engine="ray", workers=1, store=pathlib.Path(sys.argv[1]))
 """
-    driver = start([sys.executable, "-c", script, str(tmp_path / "s")])
-    try:
-        wait_for(lambda: len(list((tmp_path / "s").glob("parts/0*"))) >= 2)
-    finally:
-        driver.kill()
-        driver.wait()
+    with (tmp_path / "said").open("w+") as said:
+        driver = start([sys.executable, "-c", script, str(tmp_path / "s")], stderr=said)
+        try:
+            wait_for(lambda: driver.poll() is not None or len(list((tmp_path / "s").glob("parts/0*"))) >= 2)
+            ended = driver.poll()
+        finally:
+            driver.kill()
+            driver.wait()
+    if LATE in (tmp_path / "said").read_text():
+        pytest.skip("Ray did not start in time")
+    assert ended is None
     before = nrm.open_store(tmp_path / "s").shards
     assert 2 <= len(before) < 10
     assert content(run(store=tmp_path / "s")) == expected

@@ -295,7 +295,7 @@ def test_relmax_finds_the_same_photos(shared: Callable[[str], Path], tmp_path: P
     search = FeatureVisualization(attribution, data, {name: ChannelConcept()}, abs_norm=False, path=str(tmp_path))
     search.run(EpsilonPlusFlat(**COMPOSITE), 0, len(data), batch_size=3)
     samples, scores, places = load_maximization(search.RelMax.PATH, name)
-    check_job(model, data, name, (samples, scores, places), 5, 1000)
+    check_job(model, data, name, (samples, scores, places), 5, 800)
     ours = relmax(
         model, data, nrm.layer(name).channels, k=5, target="label", rules="epsilon-plus-flat", bias="ignore",
         batch_size=3,
