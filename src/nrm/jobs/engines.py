@@ -85,7 +85,7 @@ def _run_pool(packed: bytes, shards: Sequence[int], workers: int) -> Iterator[Do
     try:
         for future in as_completed([pool.submit(_do, shard) for shard in shards]):
             yield future.result()
-    finally:
+    except BaseException:
         # What is under way is given up: a shard that is not written is done again another time.
         running = list((getattr(pool, "_processes", None) or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
@@ -93,6 +93,8 @@ def _run_pool(packed: bytes, shards: Sequence[int], workers: int) -> Iterator[Do
             process.terminate()
         for process in running:
             process.join()
+        raise
+    pool.shutdown()
 
 
 def _pack(task: Task) -> bytes:

@@ -48,7 +48,7 @@ def gallery(
     figure, grid = plt.subplots(
         len(rows), k, squeeze=False, figsize=(k * size + 0.5, len(rows) * (size + 0.35)), layout="constrained"
     )
-    for axes, (hits, pictures) in zip(grid, rows, strict=True):
+    for axes, block, (hits, pictures) in zip(grid, blocks, rows, strict=True):
         for ax in axes[len(hits) :]:
             ax.set_axis_off()
         for ax, hit, picture in zip(axes, hits, pictures, strict=False):
@@ -56,7 +56,8 @@ def gallery(
             frame(ax, [])
             ax.set_title(f"{hit.sample}: {hit.score:.3g}", fontsize=6, color=INK, pad=2)
         axes[0].set_axis_on()
-        axes[0].set_ylabel(hits.block.replace(", ", "\n"), parse_math=False, fontsize=6, color=INK)
+        name = "\n".join(map(str, block if isinstance(block, tuple) else (block,)))
+        axes[0].set_ylabel(name, parse_math=False, fontsize=6, color=INK)
         axes[0].set(xticks=[], yticks=[])
     if title:
         figure.suptitle(title, parse_math=False, color=INK)
