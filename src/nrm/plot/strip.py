@@ -31,7 +31,7 @@ def strips(R: Any, image: Picture, *partitions: Any, k: int = 5, scale: float | 
     ...     nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)
     ... )
     >>> x = torch.rand(1, 1, 8, 8)
-    >>> R = nrm.measure(model, x, rules="epsilon-plus")
+    >>> R = nrm.measure(model, x, rules=nrm.ZPlus())
     >>> figure = strips(R, x[0], R["1"].channels, R["3"].channels, k=2)
     >>> [ax.get_title() for ax in figure.axes[:2]]
     ['image', 'all walks']

@@ -74,7 +74,7 @@ def _draw(ax: Any, found: Subject, i: int, R: Measure | None, title: str, *sets:
     """An image, or its heat map of the walks through some sets."""
     picture = found.picture(found.sample(i)[0])
     if R is None:
-        ax.imshow(picture.permute(1, 2, 0), cmap="gray")
+        ax.imshow(picture.permute(1, 2, 0).numpy(), cmap="gray")
     else:
         heatmap(heat_of(R(R.input, *sets)), picture, ax=ax, scale="99.5%", colorbar=False)
     ax.set(xticks=[], yticks=[])

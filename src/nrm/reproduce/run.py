@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from nrm._version import __version__
-from nrm.errors import QuestionError
+from nrm.errors import NrmWarning, QuestionError
 from nrm.reproduce.additive import ADDITIVE
 from nrm.reproduce.channels import CHANNELS
 from nrm.reproduce.clusters import CLUSTERS
@@ -52,8 +53,10 @@ def reproduce(
     folder = Path(out) / name
     store = Store(folder, {"experiment": name, "embedded": embedded, "version": __version__})
     units, finish = experiment.plan(Setting(home, samples, embedded, store, third))
-    store.finish(units, track or _bar(name))
-    outcome = finish()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NrmWarning)  # remarks about single samples; what is refused is counted
+        store.finish(units, track or _bar(name))
+        outcome = finish()
     facts = {"corresponds to": experiment.paper, "date": date.today().isoformat(), **outcome.facts}
     for title, figure in outcome.figures.items():
         save(figure, folder / f"{title}.png")
