@@ -85,6 +85,9 @@ start: $(VENV)/.ready-dev
 walks: $(VENV)/.ready-demo
 	$(VENV)/bin/python docs/walks.py $(ARGS)
 
+gallery: $(VENV)/.ready-dev
+	$(VENV)/bin/python docs/gallery.py $(ARGS)
+
 molecules: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/molecules.py $(ARGS)
 
