@@ -98,9 +98,6 @@ flows: $(VENV)/.ready-demo
 	$(VENV)/bin/python examples/digits.py --out out/digits.png
 	cp out/digits-flows.png docs/images/flows.png
 
-gallery: $(VENV)/.ready-dev
-	$(VENV)/bin/python docs/gallery.py $(ARGS)
-
 additive: $(VENV)/.ready-demo
 	$(VENV)/bin/python docs/additive.py $(ARGS)
 

@@ -155,3 +155,13 @@ def test_the_version_is_in_one_place() -> None:
 def test_every_extra_is_tried() -> None:
     fresh = importlib.import_module("fresh")
     assert set(fresh.TRIES) == set(EXTRAS)
+
+
+def test_every_room_is_told() -> None:
+    told = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", rooms_table(), re.M))))
+    packages = {path.parent.name for path in (ROOT / "src" / "nrm").glob("*/__init__.py")}
+    assert packages <= told, f"not in the table of rooms: {', '.join(sorted(packages - told))}"
+
+
+def rooms_table() -> str:
+    return (ROOT / "CONTRIBUTING.md").read_text().partition("## Rooms")[2].partition("## House")[0]
