@@ -77,7 +77,7 @@ bench: $(VENV)/.ready-dev
 bench-peers: $(PEERS)/.ready
 	$(PEERS)/bin/python benchmarks/peers.py $(ARGS)
 
-figures: start walks montage flows additive molecules
+figures: start walks montage flows gallery additive molecules
 
 start: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/start.py $(ARGS)
