@@ -61,6 +61,16 @@ def test_errors_of_workers_arrive(tmp_path: Path) -> None:
     assert threading.active_count() < 5
 
 
+@pytest.mark.parametrize(
+    "wrong", ["workers=0", "workers=1.5", "max_errors=-1", "batch_size=0", "shard_size=0", "rows=0"]
+)
+def test_counts_that_make_no_sense(wrong: str) -> None:
+    name, _, value = wrong.partition("=")
+    with pytest.raises(nrm.QuestionError, match="not a number of") as error:
+        run(**{name: float(value) if "." in value else int(value)})
+    assert wrong in str(error.value)
+
+
 def test_ray_gives_the_same(expected: list[Any], tmp_path: Path, recwarn: Any) -> None:
     ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
     pytest.importorskip("duckdb", reason="the extra `store` is not installed")

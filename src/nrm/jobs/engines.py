@@ -22,6 +22,7 @@ from nrm.jobs.answers import describe
 from nrm.jobs.job import Job, run_shard
 from nrm.jobs.parts import Span, write_part
 from nrm.jobs.tally import Tally
+from nrm.search.found import read_count
 
 ENGINES = ("local", "ray")
 RETRIES = 3
@@ -202,6 +203,8 @@ def choose(engine: str, workers: int | None, gpus: float) -> Callable[[Task, Seq
     """The function that does shards with this engine."""
     if engine not in ENGINES:
         raise QuestionError("unknown engine", got=f"engine={engine!r}", expected=" or ".join(map(repr, ENGINES)))
+    if workers is not None:
+        read_count(workers, "workers", "workers")
     if engine == "ray":
         count = workers or max(1, (os.cpu_count() or 2) - 1)
         return lambda task, shards, tick: run_ray(task, shards, tick, count, gpus)

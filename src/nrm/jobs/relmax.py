@@ -125,8 +125,10 @@ def _plan(
     read = tuple(Question.read(question) for question in questions)
     own, common = _read_targets(targets, dataset)
     inquiry = Inquiry(model, read, common, read_weight(weight), options)
-    k, batch_size = read_count(k, "samples"), read_count(batch_size, "samples")
-    shard_size = max(batch_size, read_count(shard_size, "samples") // batch_size * batch_size)
+    k, batch_size = read_count(k, "samples"), read_count(batch_size, "samples", "batch_size")
+    shard_size = max(batch_size, read_count(shard_size, "samples", "shard_size") // batch_size * batch_size)
+    if type(max_errors) is not int or max_errors < 0:
+        raise QuestionError("not a number of bad samples", got=f"max_errors={max_errors!r}", expected="0, 1, ...")
     source = None if is_map(dataset) else load_all(dataset, own)
     looked: list[Loaded] = []
     if source is None:
@@ -138,7 +140,7 @@ def _plan(
         source = itertools.chain(looked, source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NrmWarning)  # the remarks of all samples are told at the end
-        limits = Limits(k, read_count(rows, "rows"), choose_per_class(R, read, whole))
+        limits = Limits(k, read_count(rows, "rows", "rows"), choose_per_class(R, read, whole))
         job = Job(inquiry, dataset, own, limits, batch_size, shard_size, max_errors, threads)
         return replace(job, facts=identity(job, R, looked)), source
 
