@@ -67,7 +67,9 @@ def test_everything_public_is_in_the_reference() -> None:
 
 def test_what_the_reference_lists_exists() -> None:
     for path in (DOCS / "reference").glob("*.md"):
-        for name in re.findall(r"^::: (\S+)$", path.read_text(), re.M):
+        names = re.findall(r"^::: (\S+)$", path.read_text(), re.M)
+        assert len(names) == len(set(names)), f"{path.name} lists something twice"
+        for name in names:
             module, _, item = name.rpartition(".")
             assert hasattr(importlib.import_module(module), item), f"{path.name} lists {name}"
 
