@@ -38,6 +38,12 @@ MORE = {
     "explain-dry": [*COMMANDS["explain"], "--dry-run"],
     "relmax-dry": [*COMMANDS["relmax"], "--dry-run"],
 }
+AS_MODULE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
+runpy.run_module("nrm", run_name="__main__", alter_sys=True)
+"""
+"""What ``python -m nrm`` does."""
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
@@ -73,7 +79,7 @@ def test_the_explorer_serves_until_it_is_stopped(tmp_path: Path) -> None:
     fill(tmp_path)
     command = ["explore", "factories:whole", "--data", "data", "--no-open", "--json"]
     with subprocess.Popen(
-        [sys.executable, "-u", "-m", "nrm", *command],
+        [sys.executable, "-u", "-c", AS_MODULE, *command],
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,
