@@ -183,9 +183,10 @@ def main() -> None:
     if not options.quick:
         table(model, image(), SLOW, 1)
         rest(options.repeat)
-        keeping_memory(options.repeat)
         table(resnet50(), image(), RESNET[1:], 1)
     memory()
+    if not options.quick:
+        keeping_memory(options.repeat)
 
 
 if __name__ == "__main__":
