@@ -17,6 +17,7 @@
 #   make gallery   the contact sheet of the docs (needs the real data)
 #   make additive  joint against additive relevance, for the docs
 #   make molecules molecules with their bonds (needs the real data)
+#   make reproductions  pictures of the experiments that nrm reproduce has run
 #   make screenshots  the screenshots of the docs (needs Chromium)
 #   make browser   Chromium for the tests of reports and the explorer, where apt-get can install it
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
@@ -37,7 +38,7 @@ PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs package extras peers bench bench-peers figures start walks montage flows \
-	gallery additive molecules screenshots browser networks clean
+	gallery additive molecules reproductions screenshots browser networks clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -100,6 +101,9 @@ flows: $(VENV)/.ready-demo
 
 additive: $(VENV)/.ready-demo
 	$(VENV)/bin/python docs/additive.py $(ARGS)
+
+reproductions: $(VENV)/.ready-demo
+	$(VENV)/bin/python docs/reproductions.py $(ARGS)
 
 screenshots: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/screenshots.py $(ARGS)
