@@ -30,6 +30,7 @@ COMMANDS = {
     "version": ["version"],
     "demo": ["demo", "--out", "demo.html", "-l", "relu1", "-l", "output"],
     "bad": ["explain", "factories:whole", "absent.png"],
+    "reproduce": ["reproduce", "vgg-clusters", "--embedded", "--samples", "1", "--out", "out"],
     "bad-experiment": ["reproduce", "nothing"],
 }
 MORE = {

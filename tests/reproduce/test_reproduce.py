@@ -132,6 +132,23 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "reproduce" in done.stdout
 
 
+def test_all_goes_on_where_one_cannot_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiments = pytest.importorskip("nrm.cli.experiments")
+    monkeypatch.setattr(experiments, "EXPERIMENTS", ("vgg-channels", "mlp"))
+
+    def run(name: str, **options: object) -> Path:
+        options |= {"data": tmp_path, "embedded": name == "mlp", "samples": 2, "third": 1}
+        return reproduce(name, **options)
+
+    monkeypatch.setattr(experiments, "run_experiment", run)
+    assert main(["reproduce", "all", "--out", str(tmp_path / "out"), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [result["experiment"] for result in found["results"]] == ["mlp"]
+    assert found["notes"][0].startswith("vgg-channels: ")
+
+
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     for call, kind, text in (
         (lambda: reproduce("mlpp", out=tmp_path), QuestionError, "mlp"),

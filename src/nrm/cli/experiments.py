@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from nrm.cli.options import AsJson
 from nrm.cli.output import Terminal, versions
+from nrm.errors import NrmError
 from nrm.extras import extra
 from nrm.reproduce import EXPERIMENTS
 from nrm.reproduce import reproduce as run_experiment
@@ -38,17 +39,24 @@ def reproduce(
 ) -> int:
     """Run an experiment of the paper."""
     terminal = Terminal(json)
-    results = []
+    results, code = [], 0
     for name in EXPERIMENTS if experiment == "all" else [experiment]:
-        folder = run_experiment(
-            name, data=data, out=out, samples=samples, third=third, embedded=embedded, track=_tracker(name)
-        )
+        try:
+            folder = run_experiment(
+                name, data=data, out=out, samples=samples, third=third, embedded=embedded, track=_tracker(name)
+            )
+        except NrmError as error:
+            if experiment != "all":
+                raise
+            terminal.note(f"{name}: {error}")  # the others go on
+            code = 1
+            continue
         files = sorted(p.name for p in folder.iterdir() if p.is_file())
         terminal.say(Markdown((folder / "table.md").read_text(encoding="utf-8")))
         terminal.say(f"in {folder}: {', '.join(files)}")
         results.append({"experiment": name, "folder": str(folder), "files": files})
     terminal.finish("reproduce", results=results)
-    return 0
+    return code
 
 
 def _tracker(name: str) -> Any:
