@@ -133,14 +133,13 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_all_goes_on_where_one_cannot_be_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    perceptron: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiments = pytest.importorskip("nrm.cli.experiments")
     monkeypatch.setattr(experiments, "EXPERIMENTS", ("vgg-channels", "mlp"))
 
     def run(name: str, **options: object) -> Path:
-        options |= {"data": tmp_path, "embedded": name == "mlp", "samples": 2, "third": 1}
-        return reproduce(name, **options)
+        return perceptron if name == "mlp" else reproduce(name, data=tmp_path, out=tmp_path)
 
     monkeypatch.setattr(experiments, "run_experiment", run)
     assert main(["reproduce", "all", "--out", str(tmp_path / "out"), "--json"]) == 1
