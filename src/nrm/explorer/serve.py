@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import secrets
 import socket
 import threading
@@ -13,7 +14,6 @@ from typing import Any
 from torch import nn
 
 from nrm.errors import NrmError
-from nrm.explorer.app import make_app
 from nrm.explorer.items import Items
 from nrm.explorer.session import Session, class_names
 from nrm.extras import extra
@@ -29,13 +29,15 @@ class Explorer:
     def __init__(self, session: Session, port: int | None) -> None:
         with extra("web", "nrm.explore"):
             import uvicorn
+
+            room = importlib.import_module("nrm.explorer.app")  # it needs the same extra
         self._session = session
         self._socket = _listen(port)
         token = secrets.token_urlsafe(24)
         place = f"{HOST}:{self._socket.getsockname()[1]}"
         hosts = frozenset({place, f"localhost:{self._socket.getsockname()[1]}"})
         self.url = f"http://{place}/?token={token}"
-        app = make_app(session, token, hosts)
+        app = room.make_app(session, token, hosts)
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         serve = self._server.run
         self._thread = threading.Thread(target=lambda: serve(sockets=[self._socket]), name="nrm-server", daemon=True)
