@@ -28,7 +28,8 @@ def _collect(value: Any, found: list[Tensor]) -> None:
         return
     elif isinstance(value, list | tuple):
         for one in value:
-            _collect(one, found)
+            if type(one) not in PLAIN:
+                _collect(one, found)
     elif isinstance(value, dict) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
         for key in value.keys():  # noqa: SIM118
             _collect(value[key], found)

@@ -20,9 +20,9 @@ LONGEST = 12
 
 def roots_of(index: int, op: Op, parents: list[Node]) -> dict[int, float]:
     """The tensors that a node is an elementwise function of, with its value where they are 0; first of all itself."""
-    common = {r: [p.roots[r] for p in parents] for r in _shared(parents)}
     found: dict[int, float] = {}
-    if isinstance(op, Pointwise) and op.function is not None and common:
+    if isinstance(op, Pointwise) and op.function is not None:
+        common = _common(parents)
         others = sorted({at[0] for at in common.values()} - {0.0})
         values = {0.0: op.offset}
         if others:
@@ -31,12 +31,13 @@ def roots_of(index: int, op: Op, parents: list[Node]) -> dict[int, float]:
     elif isinstance(op, Combine) and all(t.move is None and _number(t.scale) is not None for t in op.terms):
         shift = _number(0.0 if op.shift is None else op.shift)
         if shift is not None:
+            common = _common(parents)
             scales = [_number(t.scale) or 0.0 for t in op.terms]
             found = {r: shift + sum(s * a for s, a in zip(scales, at, strict=True)) for r, at in common.items()}
     elif isinstance(op, Multiply) and not op.quotient and not any(op.moves):
-        found = {r: math.prod(at) for r, at in common.items()}
-    kept = {r: at for r, at in found.items() if math.isfinite(at)}
-    return {**dict(list(kept.items())[-LONGEST:]), index: 0.0}
+        found = {r: math.prod(at) for r, at in _common(parents).items()}
+    kept = [(r, at) for r, at in found.items() if math.isfinite(at)]
+    return {**dict(kept[-LONGEST:]), index: 0.0}
 
 
 def common_root(*factors: Node) -> tuple[int, float] | None:
@@ -46,6 +47,11 @@ def common_root(*factors: Node) -> tuple[int, float] | None:
         return None
     nearest = max(shared)
     return nearest, math.prod(f.roots[nearest] for f in factors)
+
+
+def _common(parents: list[Node]) -> dict[int, list[float]]:
+    """The tensors that all parents are elementwise functions of, with the value of each where they are 0."""
+    return {r: [p.roots[r] for p in parents] for r in _shared(parents)}
 
 
 def _shared(nodes: list[Node]) -> list[int]:

@@ -68,7 +68,7 @@ def watched_modules(recorder: Recorder) -> Iterator[None]:
 
 def _contents(module: nn.Module) -> dict[str, Any]:
     """Shallow copies of the containers among a module's attributes (parameters, buffers, hooks, lists of its own)."""
-    return {k: v.copy() for k, v in module.__dict__.items() if isinstance(v, _CONTAINERS)}
+    return {k: v.copy() if v else () for k, v in module.__dict__.items() if isinstance(v, _CONTAINERS)}
 
 
 def _restore(module: nn.Module, before: dict[str, Any], contents: dict[str, Any]) -> None:

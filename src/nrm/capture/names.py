@@ -33,6 +33,14 @@ READS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool
 """Calls that hand a value to Python. What is computed from it there cannot be followed."""
 
 
+SHAPES = {
+    "dim", "ndimension", "size", "numel", "nelement", "stride", "is_contiguous", "is_floating_point", "is_complex",
+    "get:shape", "get:ndim", "get:device", "get:layout", "get:is_cuda", "get:requires_grad",
+}  # fmt: skip
+"""Calls that look at what a tensor is, and not at its values."""
+
+
+@functools.lru_cache(4096)
 def function_name(func: Callable[..., Any]) -> str:
     """One name per meaning: ``torch.add``, ``Tensor.add``, ``Tensor.add_`` and ``+`` are all ``add``."""
     name = getattr(func, "__name__", str(func))

@@ -6,7 +6,6 @@ identity and kept alive while recording. What happens to memory that is written 
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 from collections.abc import Callable
@@ -22,8 +21,18 @@ from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import PLAIN, is_in_place, tensors_in
 from nrm.capture.call import Call
 from nrm.capture.graphs import Graphs
-from nrm.capture.names import CASTS, CONSTANT, COPIES, NUMPY_NAMES, READS, WITH_CHOICE, function_name, without_inplace
-from nrm.capture.ops import Combine, Linear, Op, Source, Unknown
+from nrm.capture.names import (
+    CASTS,
+    CONSTANT,
+    COPIES,
+    NUMPY_NAMES,
+    READS,
+    SHAPES,
+    WITH_CHOICE,
+    function_name,
+    without_inplace,
+)  # fmt: skip
+from nrm.capture.ops import Combine, Linear, Op, Pointwise, Source, Unknown
 from nrm.capture.recall import Recall
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
@@ -110,15 +119,22 @@ class Recorder(TorchFunctionMode):
         """A new node, made by an op from other nodes."""
         node = Node(len(self.nodes), op, tuple(inputs), value.detach(), module=self._stack[-1][0], function=function)
         parents = [self.nodes[i] for i in inputs]
-        whose = samples.follow(op, parents, value.shape, self.samples)
-        node.sample, node.owner = whose.axis, whose.owner
-        samples.settle(op, parents, node, self.samples)
-        node.channel = axes.channel_axis(op, [p.channel for p in parents], value.shape, node.sample)
-        node.heads = heads.heads_of(op, parents, self.nodes, node)
+        if _stays(op, parents, value):
+            node.sample, node.channel, node.heads = parents[0].sample, parents[0].channel, parents[0].heads
+        else:
+            self._place(node, parents)
         node.roots = elementwise.roots_of(node.index, op, parents)
         self._place_input_channel(op, parents)
         self.nodes.append(node)
         return node.index
+
+    def _place(self, node: Node, parents: list[Node]) -> None:
+        """Says where samples, channels and attention heads lie in a new node."""
+        whose = samples.follow(node.op, parents, node.shape, self.samples)
+        node.sample, node.owner = whose.axis, whose.owner
+        samples.settle(node.op, parents, node, self.samples)
+        node.channel = axes.channel_axis(node.op, [p.channel for p in parents], node.shape, node.sample)
+        node.heads = heads.heads_of(node.op, parents, self.nodes, node)
 
     @property
     def path(self) -> str:
@@ -292,17 +308,19 @@ class Recorder(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if threading.get_ident() != self._thread:
-            return func(*args, **kwargs)
         name = function_name(func)
+        if name in SHAPES or threading.get_ident() != self._thread:
+            return func(*args, **kwargs)
         present = tensors_in((args, kwargs))
         self._refuse_vmap(present)
-        with _plain(present):
-            if any(self.tracked(t) for t in present):
-                return self._run(func, name, args, kwargs)
-            return self._run_constant(func, name, args, kwargs, present)
+        run = self._run if any(self.tracked(t) for t in present) else self._run_constant
+        kind = present[0].device.type if present else "cpu"
+        if torch.is_autocast_enabled(kind):  # by the model itself: calls run in the precision of their arguments
+            with torch.autocast(kind, enabled=False):
+                return run(func, name, args, kwargs, present)
+        return run(func, name, args, kwargs, present)
 
-    def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]) -> Any:
         if name in CASTS:
             return self._cast(func, args, kwargs)
         if name == "get:dtype" and self.path in self._recurrent:
@@ -313,15 +331,15 @@ class Recorder(TorchFunctionMode):
             return self._read(func, name, args, kwargs)
         out = kwargs.pop("out", None)
         if name == "setitem" or is_in_place(func):
-            args = (args[0], *self._prepared(args[1:]))
-            return writes.in_place(self, func, name, args, self._prepared(kwargs))
-        args, kwargs = self._prepared(args), self._prepared(kwargs)
+            rest, kwargs = self._prepared(args[1:], kwargs, present)
+            return writes.in_place(self, func, name, (args[0], *rest), kwargs)
+        args, kwargs = self._prepared(args, kwargs, present)
         args, kwargs, in_place = without_inplace(func, args, kwargs)
         if name in self._composed:
             with self:
                 return self._composed[name](*args, **kwargs)
         result = self._call(func, name, args, kwargs)
-        remember.derive(self, func, args, kwargs, result)
+        remember.derive(self, func, args, kwargs, result, relevant=True)
         if in_place or out is not None:
             return writes.write(self, args[0] if in_place else out, result, name, args, kwargs, func)
         self.record(func, name, args, kwargs, result)
@@ -355,7 +373,7 @@ class Recorder(TorchFunctionMode):
         else:
             result = func(*self._cast_all(args, lower=True), **self._cast_all(kwargs, lower=True))
         if self.derived and any(id(t) in self.derived for t in present):
-            remember.derive(self, func, args, kwargs, result)
+            remember.derive(self, func, args, kwargs, result, relevant=False)
         if isinstance(result, Tensor):
             if from_user and not result.is_floating_point():
                 copied = name in COPIES and args and id(args[0]) in self._integers
@@ -424,7 +442,7 @@ class Recorder(TorchFunctionMode):
     def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         if not self.tracked(args[0]) or not isinstance(result, Tensor) or not result.is_floating_point():
-            remember.derive(self, func, args, kwargs, result)
+            remember.derive(self, func, args, kwargs, result, relevant=True)
             return result
         if result is args[0] and self._exact:
             return result
@@ -432,12 +450,13 @@ class Recorder(TorchFunctionMode):
         self.follow(copy, self.node(args[0]).index)
         return copy
 
-    def _prepared(self, value: Any) -> Any:
+    def _prepared(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments in the working precision; a precision that the call itself asks for is replaced by it, too."""
-        value = self._cast_all(value)
-        if isinstance(value, dict):
-            return {k: self._precision(v) for k, v in value.items()}
-        return tuple(self._precision(v) for v in value)
+        if any(t.dtype is not self.dtype and t.is_floating_point() for t in present):
+            args, kwargs = self._cast_all(args), self._cast_all(kwargs)
+        return tuple(map(self._precision, args)), {k: self._precision(v) for k, v in kwargs.items()}
 
     def _precision(self, value: Any) -> Any:
         return self.dtype if isinstance(value, torch.dtype) and value.is_floating_point else value
@@ -470,10 +489,12 @@ class Recorder(TorchFunctionMode):
         return self._casts[id(value)][1]
 
 
+def _stays(op: Op, parents: list[Node], value: Tensor) -> bool:
+    """Whether an op leaves every entry of one tensor where it is, as most do: so do samples, channels and heads."""
+    if len(parents) != 1 or not (isinstance(op, Pointwise) or (isinstance(op, Combine) and op.terms[0].move is None)):
+        return False
+    below = parents[0]
+    return below.sample is not None and below.channel is not None and below.shape == value.shape
+
+
 _functorch = torch._C._functorch
-
-
-def _plain(present: list[Tensor]) -> contextlib.AbstractContextManager[Any]:
-    """Calls run in the precision of their arguments, also where the model itself turns autocast on."""
-    kind = present[0].device.type if present else "cpu"
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext()

@@ -40,9 +40,13 @@ def keep(
         node.recall = recall(r, func, args, kwargs, position)
 
 
-def derive(r: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Results that carry no relevance but depend on the input: masks, places, and what is made of them."""
-    relevant = any(r.tracked(t) for t in tensors_in((args, kwargs)))
+def derive(
+    r: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, *, relevant: bool
+) -> None:
+    """Results that carry no relevance but depend on the input: masks, places, and what is made of them.
+
+    Of a call with arguments that carry relevance, float results carry it on.
+    """
     for position, tensor in enumerate(tensors_in(result)):
         carries = relevant and (tensor.is_floating_point() or tensor.is_complex())
         if not carries and not r.tracked(tensor):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,11 +35,19 @@ def _pointwise(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
         result: Tensor = func(v, *args, **kwargs)
         return result
 
-    offset = function(torch.zeros((1,) * input.ndim, dtype=input.dtype, device=input.device))
-    if offset.numel() != 1 or not math.isfinite(float(offset)):
+    plain = not args and kwargs.keys() <= {"inplace"}
+    offset = (_at_zero if plain else _at_zero.__wrapped__)(func if plain else function, input.dtype, input.device)
+    if offset is None or not math.isfinite(offset):
         return None
     simple = not any(isinstance(a, Tensor) for a in (*args, *kwargs.values()))
-    return c.one(Pointwise(float(offset), function=function if simple else None), input)
+    return c.one(Pointwise(offset, function=function if simple else None), input)
+
+
+@functools.lru_cache(256)
+def _at_zero(function: Callable[[Tensor], Tensor], dtype: torch.dtype, device: torch.device) -> float | None:
+    """The value of an elementwise function where its input is 0; None if it is not one number."""
+    value = function(torch.zeros(1, dtype=dtype, device=device))
+    return float(value) if value.numel() == 1 else None
 
 
 @reads("pow")

@@ -21,10 +21,12 @@ def _batch_norm(
 ) -> Steps:  # fmt: skip
     if training or running_mean is None or running_var is None:
         return None
-    scale = torch.rsqrt(running_var + eps) * (1.0 if weight is None else weight)
-    shift = (0.0 if bias is None else bias) - running_mean * scale
+    scale = torch.rsqrt(running_var.detach() + eps)
+    scale = scale if weight is None else scale.mul_(weight.detach())
+    shift = running_mean.detach() * -scale
+    shift = shift if bias is None else shift.add_(bias.detach())
     shape = (-1, *(1,) * (input.ndim - 2))
-    op = Combine((Term(None, scale.detach().view(shape)),), shift.detach().view(shape), joins=True, kind="batchnorm")
+    op = Combine((Term(None, scale.view(shape)),), shift.view(shape), joins=True, kind="batchnorm")
     return c.one(op, input)
 
 
