@@ -297,3 +297,14 @@ def test_another_top_class_is_worth_a_word() -> None:
     assert R.prediction.tolist() == [1]
     with pytest.warns(nrm.NrmWarning, match="own precision the top class of sample 0"):
         R.check()
+
+
+def test_the_verdict_speaks_of_cancellation() -> None:
+    """Two large contributions of opposite sign to a small output: exact, and still hard to read one by one."""
+    model = nn.Sequential(nn.Linear(2, 1, bias=False)).double()
+    model[0].weight.data.copy_(torch.tensor([[50.0, -49.0]]))
+    check = nrm.measure(model, torch.ones(1, 2).double(), rules="lrp-0").check()
+    assert check.ok == (True,)
+    assert "add up to 99" in check.verdict
+    model[0].weight.data.copy_(torch.tensor([[3.0, -2.0]]))
+    assert "cancel" not in nrm.measure(model, torch.ones(1, 2).double(), rules="lrp-0").check().verdict

@@ -190,3 +190,56 @@ def test_auto_says_what_it_chose() -> None:
     text = repr(nrm.measure(mlp, torch.ones(1, 3)))
     assert "lrp-0" in text
     assert "'input'" in text
+
+
+class Reader(nn.Module):
+    """Convolutions with ReLUs, whose columns a gated cell reads one after the other."""
+
+    def __init__(self, *, unrolled: bool) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3, padding=1), nn.ReLU()
+        )
+        self.unrolled = unrolled
+        self.cell = nn.GRUCell(32, 12) if unrolled else nn.GRU(32, 12, batch_first=True)
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        columns = self.convolutions(x).permute(0, 3, 1, 2).flatten(2)
+        if not self.unrolled:
+            found: Tensor = self.head(self.cell(columns)[0][:, -1])
+            return found
+        state = columns.new_zeros(len(x), 12)
+        for t in range(columns.shape[1]):
+            state = self.cell(columns[:, t], state)
+        logits: Tensor = self.head(state)
+        return logits
+
+
+@pytest.mark.parametrize("unrolled", [True, False])
+def test_auto_takes_signed_rules_for_a_gated_cell_behind_convolutions(unrolled: bool) -> None:
+    torch.manual_seed(0)
+    R = nrm.measure(Reader(unrolled=unrolled).eval(), torch.rand(2, 1, 8, 8), progress=False)
+    assert "lrp-0" in repr(R)
+    total = sum(R(part.all) for part in R.inputs)
+    torch.testing.assert_close(total, torch.ones(2), rtol=0, atol=1e-4)
+
+
+def test_auto_keeps_positive_rules_where_an_activation_follows_the_sum() -> None:
+    class Gated(nn.Module):
+        """Squeeze and excitation: a channel-wise gate on signed values, added to the stream before a ReLU."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.gate = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 4)
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x).relu()
+            y = self.second(x)
+            y = y * self.gate(y.mean((2, 3))).sigmoid()[:, :, None, None]
+            logits: Tensor = self.head((x + y).relu().mean((2, 3)))
+            return logits
+
+    torch.manual_seed(0)
+    assert "epsilon-plus-flat" in repr(nrm.measure(Gated().eval(), torch.rand(1, 1, 8, 8), progress=False))

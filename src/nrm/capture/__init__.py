@@ -3,12 +3,14 @@
 from nrm.capture.arguments import tensors_in
 from nrm.capture.capture import capture, own_output
 from nrm.capture.guard import plain_execution
+from nrm.capture.names import NONNEGATIVE
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Softmax, Source, Term, Unknown
 from nrm.capture.register import register
 from nrm.capture.replay import Segment, reads, replay
 from nrm.capture.tape import Node, Tape, unknown_layer
 
 __all__ = [
+    "NONNEGATIVE",
     "Combine",
     "Linear",
     "Multiply",

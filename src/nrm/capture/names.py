@@ -23,6 +23,9 @@ CONSTANT = {
 WITH_CHOICE = {"max_pool1d", "max_pool2d", "max_pool3d"}
 """Calls that know which input they chose; the choice is kept, so that it need not be computed again."""
 
+NONNEGATIVE = {"relu", "relu6", "sigmoid", "hardsigmoid", "softmax", "softplus", "exp", "square", "abs"}
+"""Calls that give nothing below 0."""
+
 REVERSED = {"radd": "add", "rmul": "mul", "iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div",
             "idiv": "div", "truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul",
             "subtract": "sub", "ipow": "pow"}  # fmt: skip

@@ -22,6 +22,8 @@ from nrm.rules import Arrivals, Network
 SINK_WARN, SINK_RAISE = 1e-3, 0.1
 PRECISION_WARN, PRECISION_RAISE = 1e-4, 1e-2
 VARIATION_WARN = 1e3
+CANCELLATION = 20.0
+"""Above this total variation the verdict speaks of cancellation; with z+ it is 2 to 8."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,14 @@ class Check:
         if self.cautions:
             return "Usable with care. " + " ".join(dict.fromkeys(text for _, text in self.cautions))
         scope = "measured" if self.measured else "light check"
-        return f"The numbers can be trusted ({scope}): mass holds, no leak, precision lost {max(self.precision):.1g}."
+        text = f"The numbers can be trusted ({scope}): mass holds, no leak, precision lost {max(self.precision):.1g}."
+        largest = max((v for row in self.variation.values() for v in row), default=1.0)
+        if largest <= CANCELLATION:
+            return text
+        return (
+            f"{text} But relevances of both signs cancel: their absolute values add up to {largest:.3g} where the sum"
+            " is 1, so that single ones say little; ask for larger sets, or take rules with positive parts (gamma, z+)."
+        )
 
     def speak(self, stacklevel: int = 2) -> None:
         """Raises if the numbers are noise, warns if they deserve a second look."""

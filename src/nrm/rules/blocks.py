@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Select
+from nrm.capture import NONNEGATIVE, Combine, Linear, Select
 from nrm.operators import (
     Convolution,
     Dense,
@@ -36,8 +36,6 @@ RECENT = 5
 
 LARGE = 2**22
 """The factors of a step with more weights than this are kept alone."""
-
-NONNEGATIVE = {"relu", "relu6", "sigmoid", "hardsigmoid", "softmax", "softplus", "exp", "square", "abs"}
 
 
 class Blocks:

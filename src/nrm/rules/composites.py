@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from nrm.capture import Combine, Linear, Multiply, Node, Softmax, Source, Tape
+from nrm.capture import NONNEGATIVE, Combine, Linear, Multiply, Node, Pointwise, Softmax, Source, Tape
 from nrm.errors import RuleError
 from nrm.operators import Centering
 from nrm.rules.between import Between, Entries
@@ -160,8 +160,8 @@ def _applies(choice: Choice, node: Node) -> bool:
 
 
 def suggest(tape: Tape) -> Composite:
-    """Usable numbers without options: z+ where every convolution reads non-negative values, as behind ReLUs, and LRP-0
-    with biases as inputs otherwise. With attention that is the composite of transformers.
+    """Usable numbers without options: z+ where every convolution reads non-negative values, as behind ReLUs, and no
+    signed states are added; LRP-0 with biases as inputs otherwise. With attention it is the composite of transformers.
 
     z+ loses mass in columns without a positive part, which signed inputs and mean-subtracting norms make common.
     """
@@ -173,7 +173,26 @@ def suggest(tape: Tape) -> Composite:
     inner = [tape.nodes[n.inputs[0]] for n in linear if getattr(n.op, "kind", "") == "conv" and n.index not in first]
     convolves = any(getattr(n.op, "kind", "") == "conv" for n in linear)
     plain = convolves and not centred and all(float(h.value.amin()) >= 0 for h in inner)
-    return composite("epsilon-plus-flat" if plain else "lrp-0")
+    return composite("epsilon-plus-flat" if plain and not _adds_signed(tape) else "lrp-0")
+
+
+def _adds_signed(tape: Tape) -> bool:
+    """Whether values below 0 are added and go on as they are, as in the state of a gated cell.
+
+    A branch that ends in a convolution has a positive part, and an activation stops what has none.
+    """
+    for node in tape.nodes:
+        if not isinstance(node.op, Combine) or not node.op.joins or node.op.kind in ("batchnorm", "matmul"):
+            continue
+        terms = [tape.nodes[i] for i in node.inputs]
+        readers = [tape.nodes[i] for i in tape.consumers[node.index]]
+        if (
+            all(isinstance(term.op, Multiply | Source | Pointwise) for term in terms)
+            and not all(reader.function in NONNEGATIVE for reader in readers)
+            and float(node.value.amin()) < 0
+        ):
+            return True
+    return False
 
 
 def matches(key: Matcher, node: Node, names: list[str], tape: Tape) -> bool:
