@@ -7,6 +7,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from operator import is_
 from typing import Any
 
@@ -58,9 +59,11 @@ def watched_modules(recorder: Recorder) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=".*global hooks on modules")  # compiled parts run eagerly, hooks fire
-        before = hooks.register_module_forward_pre_hook(recorder.enter_module)
+        before = hooks.register_module_forward_pre_hook(partial(recorder.modules.enter, recorder))
         stack.callback(before.remove)
-        after = hooks.register_module_forward_hook(recorder.leave_module, with_kwargs=True, always_call=True)
+        after = hooks.register_module_forward_hook(
+            partial(recorder.modules.leave, recorder), with_kwargs=True, always_call=True
+        )
         stack.callback(after.remove)
         stack.callback(hooks._global_forward_hooks_with_kwargs.pop, after.id, None)  # which torch's own removal forgets
         yield

@@ -18,9 +18,10 @@ from torch.overrides import TorchFunctionMode
 
 from nrm.capture import axes, elementwise, heads, remember, samples, writes
 from nrm.capture.anatomy import Anatomy
-from nrm.capture.arguments import PLAIN, is_in_place, tensors_in
+from nrm.capture.arguments import is_in_place, tensors_in
 from nrm.capture.call import Call
 from nrm.capture.graphs import Graphs
+from nrm.capture.modules import Modules
 from nrm.capture.names import (
     CASTS,
     CONSTANT,
@@ -33,6 +34,7 @@ from nrm.capture.names import (
     without_inplace,
 )  # fmt: skip
 from nrm.capture.ops import Combine, Linear, Op, Pointwise, Source, Unknown
+from nrm.capture.precision import Origins, Precision
 from nrm.capture.recall import Recall
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
@@ -61,27 +63,24 @@ class Recorder(TorchFunctionMode):
         self.samples = samples
         self.batch_dim = batch_dim
         self.graphs = graphs
-        self.dtype = dtype
         self.choice: Tensor | None = None
         self.live: dict[int, tuple[Tensor, int]] = {}
-        self.origin: dict[int, tuple[Tensor, str]] = {}
+        self.origin: Origins = {}
+        self.precision = Precision(dtype, self.origin)
         self.memory = writes.Memory([tensor for _, tensor in anatomy.tensors])
         self._exact = exact
         self._vocabulary = vocabulary
         self._composed = composed
         self._thread = threading.get_ident()
-        self._paths = {id(m): path for path, m in anatomy.modules}
+        self.modules = Modules(anatomy)
         self._recurrent = {path: next(m.parameters()).dtype for path, m in anatomy.modules if isinstance(m, nn.RNNBase)}
         self.given: list[str] = []
         self.borrowed: list[tuple[str, int, list[int]]] = []
         self.embedded: list[tuple[str | None, int]] = []
         self._integers: dict[int, tuple[Tensor, str | None]] = {}
         self.derived: dict[int, tuple[Tensor, Recall]] = {}
-        self._probing = False
         self._settled: set[int] = set()
-        self._casts: dict[int, tuple[Tensor, Tensor, int]] = {}
         self.origin.update((id(tensor), (tensor, name)) for name, tensor in anatomy.tensors)
-        self._stack: list[tuple[str, int, list[int]]] = [("", 0, [])]
 
     # ---- what the vocabulary may ask -------------------------------------------------------------------------
 
@@ -103,8 +102,8 @@ class Recorder(TorchFunctionMode):
     def constant(self, tensor: Tensor, label: str, sample: int | None = None, channel: int | None = None) -> int:
         """A constant used as an activation: a new source, named after its parameter where it has one."""
         origin = self.origin.get(id(tensor))
-        name = origin[1] if origin else f"{self._stack[-1][0]}/{label}.constant"
-        return self.source(Source("constant"), tensor.to(self.dtype), label, sample, channel, name)
+        name = origin[1] if origin else f"{self.path}/{label}.constant"
+        return self.source(Source("constant"), tensor.to(self.precision.dtype), label, sample, channel, name)
 
     def sample_axis(self, tensor: Tensor) -> int | None:
         """The axis along which a constant of the model has room for the samples, if it has one."""
@@ -117,7 +116,7 @@ class Recorder(TorchFunctionMode):
 
     def add(self, op: Op, inputs: list[int], value: Tensor, function: str) -> int:
         """A new node, made by an op from other nodes."""
-        node = Node(len(self.nodes), op, tuple(inputs), value.detach(), module=self._stack[-1][0], function=function)
+        node = Node(len(self.nodes), op, tuple(inputs), value.detach(), module=self.path, function=function)
         parents = [self.nodes[i] for i in inputs]
         if _stays(op, parents, value):
             node.sample, node.channel, node.heads = parents[0].sample, parents[0].channel, parents[0].heads
@@ -139,11 +138,11 @@ class Recorder(TorchFunctionMode):
     @property
     def path(self) -> str:
         """The path of the module that is running."""
-        return self._stack[-1][0]
+        return self.modules.path
 
     def place(self) -> str:
         """The module path and the user's source line of the call that is being recorded."""
-        path = self._stack[-1][0] or "the model"
+        path = self.path or "the model"
         frame: Any = sys._getframe(1)
         while frame is not None:
             module = frame.f_globals.get("__name__", "")
@@ -180,7 +179,7 @@ class Recorder(TorchFunctionMode):
         self, op: Source, value: Tensor, function: str, sample: int | None, channel: int | None, name: str
     ) -> int:
         """A new node at which walks begin."""
-        node = Node(len(self.nodes), op, (), value.detach(), name, self._stack[-1][0], function, sample, channel)
+        node = Node(len(self.nodes), op, (), value.detach(), name, self.path, function, sample, channel)
         node.roots = {node.index: 0.0}
         self.nodes.append(node)
         if name:
@@ -188,7 +187,7 @@ class Recorder(TorchFunctionMode):
         return node.index
 
     def _embedding(self, value: Tensor, looked_up: Any) -> Tensor:
-        value = value.to(self.dtype)
+        value = value.to(self.precision.dtype)
         sample = self.sample_axis(value) if value.ndim > 1 else None
         whose = samples.Whose(sample) if self.graphs is None else self.graphs.whose(value)
         index = self.source(Source("embedding"), value, "embedding", whose.axis, value.ndim - 1, "")
@@ -227,80 +226,9 @@ class Recorder(TorchFunctionMode):
                     node.channel = axis
                     self._settled.add(node.index)
 
-    # ---- module calls ----------------------------------------------------------------------------------------
-
-    def enter_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Called before a module runs."""
-        if threading.get_ident() != self._thread or self._probing:
-            return
-        path = self._paths.get(id(module), self._stack[-1][0])
-        self._stack.append((path, len(self.nodes), self._indices(args)))
-
-    def leave_module(self, module: nn.Module, args: Any, *rest: Any) -> None:
-        """Called after a module ran (or failed: None): its output gets its name, and a path lost inside is noticed.
-
-        After a failure torch leaves the keyword arguments out.
-        """
-        kwargs, output = rest if len(rest) == 2 else ({}, *rest)
-        if threading.get_ident() != self._thread or self._probing or len(self._stack) < 2:
-            return
-        with torch._C.DisableTorchFunction():  # these looks are not calls of the model
-            floats = [t for t in tensors_in(output) if t.is_floating_point()]
-            known = self._indices(floats)
-        path, begin, given = self._stack.pop()
-        if self._paths.get(id(module)) is None:
-            return
-        if given and floats and not known and not self._is_constant(module, args, kwargs):
-            raise CaptureError(
-                "the path from input to output is lost inside a module",
-                where=f"{path or 'the model'} ({type(module).__name__})",
-                got="a tracked input, but an output computed outside torch's own calls",
-                expected="torch functions on tensors (no numpy round trip, .item(), scripted or compiled code)",
-                hint="write that part with torch functions",
-            )
-        if not path:
-            return
-        received = given or self._received_inside(begin)
-        if received:
-            self.received.setdefault(path, []).append(received[0])
-        for position, index in enumerate(known):
-            self.names.setdefault(path if position == 0 else f"{path}[{position}]", []).append(index)
-            if position == 0 and index >= begin and not self.nodes[index].name:
-                self.nodes[index].name = path
-
-    def _is_constant(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
-        """Whether a module looks at the shape and type of what it is given only: it is run on other values, too.
-
-        Rotary position embeddings are such modules.
-        """
-        generator = torch.Generator().manual_seed(0)
-
-        def other(value: Any) -> Any:
-            if isinstance(value, Tensor) and self.tracked(value):
-                return value + torch.rand(value.shape, generator=generator).to(value)
-            if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-                return type(value)(other(v) for v in value)
-            return {k: other(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-        before = [(b, b.clone()) for b in module.buffers()]
-        self._probing = True
-        try:
-            with torch._C.DisableTorchFunction():
-                one = tensors_in(module.forward(*args, **kwargs))
-                two = tensors_in(module.forward(*other(args), **other(kwargs)))
-                return len(one) == len(two) and all(map(torch.equal, one, two))
-        finally:
-            self._probing = False
-            with torch._C.DisableTorchFunction():
-                for buffer, value in before:
-                    if not torch.equal(buffer, value):
-                        buffer.copy_(value)
-
-    def _indices(self, value: Any) -> list[int]:
+    def indices(self, value: Any) -> list[int]:
+        """The nodes of the tracked tensors inside a value."""
         return [self.node(t).index for t in tensors_in(value) if self.tracked(t)]
-
-    def _received_inside(self, begin: int) -> list[int]:
-        return [i for node in self.nodes[begin:] for i in node.inputs if i < begin]
 
     # ---- torch calls -----------------------------------------------------------------------------------------
 
@@ -331,9 +259,9 @@ class Recorder(TorchFunctionMode):
             return self._read(func, name, args, kwargs)
         out = kwargs.pop("out", None)
         if name == "setitem" or is_in_place(func):
-            rest, kwargs = self._prepared(args[1:], kwargs, present)
+            rest, kwargs = self.precision.prepared(args[1:], kwargs, present)
             return writes.in_place(self, func, name, (args[0], *rest), kwargs)
-        args, kwargs = self._prepared(args, kwargs, present)
+        args, kwargs = self.precision.prepared(args, kwargs, present)
         args, kwargs, in_place = without_inplace(func, args, kwargs)
         if name in self._composed:
             with self:
@@ -371,7 +299,7 @@ class Recorder(TorchFunctionMode):
         if is_in_place(func) or name in CASTS or name.startswith(("get:", "set:")):
             result = func(*args, **kwargs)
         else:
-            result = func(*self._cast_all(args, lower=True), **self._cast_all(kwargs, lower=True))
+            result = func(*self.precision.raised(args), **self.precision.raised(kwargs))
         if self.derived and any(id(t) in self.derived for t in present):
             remember.derive(self, func, args, kwargs, result, relevant=False)
         if isinstance(result, Tensor):
@@ -391,8 +319,20 @@ class Recorder(TorchFunctionMode):
 
     def _read(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name in READS and args and self.tracked(args[0]):
-            self.notes.append(f"{self._stack[-1][0] or 'model'}: {name} read a value; what follows is held constant")
+            self.notes.append(f"{self.path or 'model'}: {name} read a value; what follows is held constant")
         return func(*args, **kwargs)
+
+    def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A change of precision or device: precision is the measure's own choice."""
+        result = func(*args, **kwargs)
+        if not self.tracked(args[0]) or not isinstance(result, Tensor) or not result.is_floating_point():
+            remember.derive(self, func, args, kwargs, result, relevant=True)
+            return result
+        if result is args[0] and self._exact:
+            return result
+        copy = args[0].to(result.device, copy=True)  # in the model's own precisions this call made a copy
+        self.follow(copy, self.node(args[0]).index)
+        return copy
 
     def _set_data(self, func: Any, target: Tensor, value: Tensor) -> None:
         """``target.data = value``: the target stands for the value from now on."""
@@ -419,7 +359,7 @@ class Recorder(TorchFunctionMode):
                 raise CaptureError(f"cannot read the call of {name}", where=self.place(), got=str(error)) from error
         if steps is None:
             op = Unknown(name, self.place())
-            steps = [(t, op, self._indices((args, kwargs))) for t in outputs]
+            steps = [(t, op, self.indices((args, kwargs))) for t in outputs]
         for tensor, op, inputs in steps:
             index = self.add(op, inputs, tensor, name)
             remember.keep(self, self.nodes[index], func, args, kwargs, result, tensor)
@@ -431,62 +371,11 @@ class Recorder(TorchFunctionMode):
         """A call with the weight of a module that is never called itself counts as its call: ``attn.out_proj``."""
         weight = kwargs.get("weight", args[1] if len(args) > 1 else None)
         path, _, own = self.origin.get(id(weight), (None, ""))[1].rpartition(".")
-        here = self._stack[-1][0]
+        here = self.path
         if own != "weight" or path == here or not path.startswith(f"{here}." if here else ""):
             return
-        given = self._indices(kwargs.get("input", args[0] if args else None))
+        given = self.indices(kwargs.get("input", args[0] if args else None))
         self.borrowed.append((path, self.node(result).index, given))
-
-    # ---- precision -------------------------------------------------------------------------------------------
-
-    def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = func(*args, **kwargs)
-        if not self.tracked(args[0]) or not isinstance(result, Tensor) or not result.is_floating_point():
-            remember.derive(self, func, args, kwargs, result, relevant=True)
-            return result
-        if result is args[0] and self._exact:
-            return result
-        copy = args[0].to(result.device, copy=True)  # in the model's own precisions this call made a copy
-        self.follow(copy, self.node(args[0]).index)
-        return copy
-
-    def _prepared(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments in the working precision; a precision that the call itself asks for is replaced by it, too."""
-        if any(t.dtype is not self.dtype and t.is_floating_point() for t in present):
-            args, kwargs = self._cast_all(args), self._cast_all(kwargs)
-        return tuple(map(self._precision, args)), {k: self._precision(v) for k, v in kwargs.items()}
-
-    def _precision(self, value: Any) -> Any:
-        return self.dtype if isinstance(value, torch.dtype) and value.is_floating_point else value
-
-    def _cast_all(self, value: Any, lower: bool = False) -> Any:
-        """Float tensors in the working precision (with ``lower``: only those of a lower one)."""
-        if isinstance(value, Tensor):
-            return self._cast_one(value, lower)
-        if type(value) in PLAIN:
-            return value
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return value
-        if isinstance(value, list | tuple):
-            return type(value)(self._cast_all(v, lower) for v in value)
-        if isinstance(value, dict):
-            return {k: self._cast_all(v, lower) for k, v in value.items()}
-        return value
-
-    def _cast_one(self, value: Tensor, lower: bool) -> Tensor:
-        if not value.is_floating_point() or value.dtype == self.dtype:
-            return value
-        if lower and value.dtype.itemsize > self.dtype.itemsize:
-            return value
-        version = -1 if value.is_inference() else value._version
-        if id(value) not in self._casts or self._casts[id(value)][2] != version:
-            cast = value.detach().to(self.dtype)
-            self._casts[id(value)] = (value, cast, version)
-            if id(value) in self.origin:
-                self.origin[id(cast)] = (cast, self.origin[id(value)][1])
-        return self._casts[id(value)][1]
 
 
 def _stays(op: Op, parents: list[Node], value: Tensor) -> bool:

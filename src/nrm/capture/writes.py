@@ -159,9 +159,9 @@ def _out_of_place(r: Recorder, func: Any) -> Any:
 
 def _promote(r: Recorder, target: Tensor) -> None:
     """A constant buffer of another precision that is about to hold tracked data gets the working precision."""
-    if target.dtype != r.dtype:
+    if target.dtype != r.precision.dtype:
         r.memory.protect(target)
-        target.data = target.data.to(r.dtype)
+        target.data = target.data.to(r.precision.dtype)
 
 
 def _copy(r: Recorder, target: Tensor, source: Any) -> Tensor:
