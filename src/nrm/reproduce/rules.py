@@ -17,15 +17,15 @@ import torch
 from nrm.errors import MassError, PrecisionError
 from nrm.evaluate import compare, scores
 from nrm.measure import Measure, measure
-from nrm.questions.values import Partition
 from nrm.reproduce.data import folder_of
 from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting
 from nrm.reproduce.mlp import trained
 from nrm.reproduce.networks import ResNet, load
 from nrm.reproduce.store import Tensors, Unit
 from nrm.reproduce.tables import Row, as_tensors, joined, rows_of
-from nrm.reproduce.vgg import subject, upper_part
+from nrm.reproduce.vgg import Asked, Subject, subject, upper_part
 from nrm.rules import AlphaBeta, Composite, Gamma, Gradient, IntegratedGradients, Rule, ZPlus, composite
+from nrm.search import cluster
 
 SAMPLES = 10
 STEPS = 8
@@ -43,16 +43,17 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """How a sample is measured, two layers, and how pairs of their channels are chosen.
+    """How a sample is measured, two layers, and which pairs of their blocks are judged.
 
-    ``everywhere`` uses a rule in all linear steps, not only in convolutions; of the upper layer every ``stride``-th
-    channel is asked about.
+    ``everywhere`` uses a rule in all linear steps, not only in convolutions; ``integrates`` has gradients along a way
+    among the rules, which between far layers take minutes for every sample.
     """
 
     ask: Callable[[int, Candidate], Measure]
     layers: tuple[str, str]
+    pairs: Callable[[Measure, str, str], Asked]
     everywhere: bool = False
-    stride: int = 1
+    integrates: bool = True
 
     def candidates(self) -> list[Candidate]:
         """The rules that are compared; those between layers see all between the two as one function."""
@@ -63,16 +64,23 @@ class Network:
         ):  # fmt: skip
             found[name] = self._composite(rule)
         found["block-wise gradient"] = Gradient(self.layers)
-        found["block-wise integrated gradients"] = IntegratedGradients(self.layers, steps=STEPS)
+        if self.integrates:
+            found["block-wise integrated gradients"] = IntegratedGradients(self.layers, steps=STEPS)
         return [Candidate(name, rules, bias) for name, rules in found.items() for bias in ("ignore", "input")]
 
     def _composite(self, rule: Rule) -> Composite:
         base = composite("lrp-0")
         return replace(base, conv=rule, add=rule, linear=rule if self.everywhere else base.linear)
 
-    def pairs(self, R: Measure) -> tuple[Partition, Partition]:
-        """The pairs of channels that are judged."""
-        return R[self.layers[0]].channels, R[self.layers[1]].channels[:: self.stride]
+
+def _channels(R: Measure, low: str, high: str, stride: int = 1) -> Asked:
+    """Pairs of channels, of the upper layer every ``stride``-th."""
+    return R[low].channels, R[high].channels[::stride]
+
+
+def _clusters(count: int, R: Measure, low: str, high: str) -> Asked:
+    """Pairs of clusters of positions, so many in the upper layer."""
+    return cluster(R, low, 8), cluster(R, high, count)
 
 
 def _networks(setting: Setting) -> dict[str, Network]:
@@ -84,18 +92,23 @@ def _networks(setting: Setting) -> dict[str, Network]:
             dtype=torch.float64, progress=False,
         )  # fmt: skip
 
-    vgg = subject(setting) if setting.embedded else upper_part(subject(setting))
+    whole = subject(setting)
+    vgg = whole if setting.embedded else upper_part(whole)
+    sparse = partial(_channels, stride=1 if setting.embedded else 8)
     found = {
-        "MLP": Network(ask, ("1", "3"), everywhere=True),
-        vgg.name: Network(
-            lambda i, c: vgg.measured(i, c.rules, bias=c.bias, zero="sink"),
-            vgg.channels,
-            stride=1 if setting.embedded else 8,
+        "MLP": Network(ask, ("1", "3"), _channels, everywhere=True),
+        vgg.name: Network(partial(_measured, vgg), vgg.channels, sparse),
+        f"{whole.name}, clusters": Network(
+            partial(_measured, whole), whole.blocks, partial(_clusters, whole.coarse), integrates=setting.embedded
         ),
     }
     if not setting.embedded:
-        found["ResNet18-CIFAR10"] = Network(_resnet(setting), ("layer4.0", "layer4.1"), stride=8)
+        found["ResNet18-CIFAR10"] = Network(_resnet(setting), ("layer4.0", "layer4.1"), sparse)
     return found
+
+
+def _measured(found: Subject, i: int, candidate: Candidate) -> Measure:
+    return found.measured(i, candidate.rules, bias=candidate.bias, zero="sink")
 
 
 def _resnet(setting: Setting) -> Callable[[int, Candidate], Measure]:
@@ -120,7 +133,7 @@ def _resnet(setting: Setting) -> Callable[[int, Candidate], Measure]:
 def _judge(network: Network, i: int) -> Tensors:
     candidates = network.candidates()
     own, R = {}, network.ask(i, candidates[1])
-    pairs = network.pairs(R)
+    pairs = network.pairs(R, *network.layers)
     for one in candidates:
         with contextlib.suppress(MassError, PrecisionError):  # the library refuses numbers that are noise
             own[f"nrm ({one.name}, bias {one.bias})"] = scores(network.ask(i, one), *pairs)
