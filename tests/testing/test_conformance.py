@@ -10,7 +10,7 @@ from torch import Tensor
 
 import nrm
 from nrm.operators import Dense, LinearMap
-from nrm.rules.rules import Factor, Key
+from nrm.rules import Factor, Key
 from nrm.testing import check_map, check_op, check_rule, materialize
 
 RULES = [
@@ -75,3 +75,26 @@ def test_an_unknown_op_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(nrm.RuleError, match="no function"):
         nrm.register("not_a_function", "activation")
     monkeypatch.delitem(VOCABULARY, "sinc")
+
+
+def test_an_op_of_another_library_is_not_taken_for_one_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nrm.capture.vocabulary import VOCABULARY
+
+    @torch.library.custom_op("nrm_tests::tanh", mutates_args=())
+    def tanh(x: Tensor) -> Tensor:
+        return x.clamp(-1, 1)
+
+    example = torch.randn(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for call in (tanh, torch.ops.nrm_tests.tanh, torch.ops.nrm_tests.tanh.default):
+        with pytest.raises(nrm.CaptureError, match=r"nrm\.register\('nrm_tests::tanh'"):
+            check_op(call, example)
+        nrm.register(call, "activation")
+        check_op(tanh, example)
+        monkeypatch.delitem(VOCABULARY, "nrm_tests::tanh")
+    nrm.register("nrm_tests::tanh", "activation")
+    check_op(torch.ops.nrm_tests.tanh, example)
+    monkeypatch.delitem(VOCABULARY, "nrm_tests::tanh")
+    check_op(torch.ops.aten.tanh, example)
+    check_op(torch.ops.aten.tanh.default, example)
+    with pytest.raises(nrm.RuleError, match="no function"):
+        nrm.register("nrm_tests::absent", "activation")

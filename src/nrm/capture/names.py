@@ -7,6 +7,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from torch._library.custom_ops import CustomOpDef
+from torch._ops import OpOverload, OpOverloadPacket
+
 CASTS = {"to", "half", "bfloat16", "float", "double", "type", "type_as", "cuda", "cpu"}
 """Calls that change precision or device only. Precision is the measure's own choice, so the cast is dropped."""
 
@@ -45,14 +48,27 @@ SHAPES = {
 
 @functools.lru_cache(4096)
 def function_name(func: Callable[..., Any]) -> str:
-    """One name per meaning: ``torch.add``, ``Tensor.add``, ``Tensor.add_`` and ``+`` are all ``add``."""
-    name = getattr(func, "__name__", str(func))
+    """One name per meaning: ``torch.add``, ``Tensor.add``, ``Tensor.add_`` and ``+`` are all ``add``.
+
+    An op of one's own library keeps its namespace, ``mine::smooth``, however it is called.
+    """
+    name = _name_in_library(func)
     if name in ("__get__", "__set__"):
         return f"{name[2:-2]}:{getattr(getattr(func, '__self__', None), '__name__', '')}"
     if name in READS:
         return name
     name = name.strip("_")
     return REVERSED.get(name, name)
+
+
+def _name_in_library(func: Any) -> str:
+    """A function's name; ops of ``torch.ops`` and of ``torch.library.custom_op`` have those of their libraries."""
+    if isinstance(func, CustomOpDef):
+        return func._qualname
+    if not isinstance(func, OpOverload | OpOverloadPacket):
+        return str(getattr(func, "__name__", func))
+    namespace, name, *_ = str(func).split(".")
+    return name if namespace == "aten" else f"{namespace}::{name}"
 
 
 @functools.cache

@@ -44,6 +44,8 @@ def register(function: str | Callable[..., Any], reading: str | Callable[..., St
     is a copy of an input entry; found by probing), ``"linear"`` (linear in its first argument), or a builder that gets
     the call and its arguments and returns its steps. ``nrm.testing.check_op`` tests the result.
 
+    ``function`` is the function or its name; one that ``torch.library.custom_op`` made is called ``"library::op"``.
+
     >>> register("sinc", "activation")
     """
     name = function if isinstance(function, str) else function_name(function)
@@ -51,10 +53,15 @@ def register(function: str | Callable[..., Any], reading: str | Callable[..., St
         if reading not in READINGS:
             raise RuleError(f"unknown reading {reading!r}", expected=", ".join(map(repr, READINGS)) + " or a builder")
         reading = READINGS[reading]
-    if not hasattr(torch, name) and not hasattr(Tensor, name) and not hasattr(torch.nn.functional, name) and isinstance(
-        function, str
-    ):  # fmt: skip
+    if isinstance(function, str) and not _exists(name):
         raise RuleError(
-            f"torch has no function {name!r}", expected="the name of a torch function, or the function itself"
+            f"torch has no function {name!r}",
+            expected="the name of a torch function, 'library::op' for one of torch.ops, or the function itself",
         )
     VOCABULARY[name] = reading
+
+
+def _exists(name: str) -> bool:
+    library, _, op = name.rpartition("::")
+    homes = [getattr(torch.ops, library)] if library else [torch, Tensor, torch.nn.functional]
+    return any(hasattr(home, op) for home in homes)

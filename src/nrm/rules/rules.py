@@ -24,6 +24,7 @@ from nrm.operators import Identity, LinearMap
 from nrm.operators.maps import Change
 
 Key = tuple[str, int]
+"""How a factor follows a scale on the weights: ``("power", p)``, ``("sign", 1)`` or ``("sign", -1)``."""
 POSITIVE: Key = ("sign", 1)
 NEGATIVE: Key = ("sign", -1)
 CONSTANT: Key = ("power", 0)
@@ -32,17 +33,34 @@ SQUARE: Key = ("power", 2)
 
 
 class Factor(NamedTuple):
-    """One factor ``diag(a) V`` of a rule's matrix; ``a`` may be a number. Alpha-beta has a second group."""
+    """One factor ``diag(a) V`` of a rule's matrix: the entry of input i and output j is ``a_i V_ij``.
+
+    A rule's entries are the sum of its factors. Alpha-beta has two groups of them, whose columns are normalized each
+    by itself.
+
+    >>> from nrm.operators import Dense
+    >>> h, step = torch.tensor([[1.0, -2.0]]), Dense(torch.Size([2]), torch.tensor([[3.0, 4.0]]))
+    >>> factor = Factor(h.abs(), step.reweight(torch.abs))  # the entries |h| |W|
+    >>> factor.map.apply(factor.a)  # their column sums
+    tensor([[11.]])
+    """
 
     a: Tensor | float
+    """What stands in the place of activations, in the shape of the step's input, or one number for all."""
     map: LinearMap
+    """The step's linear map with changed weights: ``map.reweight(torch.abs)``, ``map.support()``."""
     group: int = 0
+    """0, except for rules that normalize two parts by themselves."""
 
 
 class Rule(ABC):
-    """What a linear step's unnormalized entries are. ``h`` is the step's input, ``W`` its weights."""
+    """What a linear step's unnormalized entries are. ``h`` is the step's input, ``W`` its weights.
+
+    A rule of one's own says its ``factors`` and what a bias gets; ``nrm.testing.check_rule`` tests it.
+    """
 
     keys: ClassVar[tuple[Key, ...]] = (LINEAR,)
+    """How entries follow a scale on the weights; a rule with several keys is asked for the factors of each."""
     cancels: ClassVar[bool] = True
     """Whether entries of both signs can meet in one column, so that its sum may be lost to rounding."""
 
