@@ -30,9 +30,9 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
-TUTORIALS = ("image", "sequence", "graph")
-SIBLING = re.compile(rf"\]\(({'|'.join(TUTORIALS)})\.py\)")
-EXAMPLE = re.compile(rf"\]\((?:\.\./)?examples/({'|'.join(TUTORIALS)})\.py\)")
+NAMES = "|".join(percent.TUTORIALS)
+SIBLING = re.compile(rf"\]\(({NAMES})\.py\)")
+EXAMPLE = re.compile(rf"\]\((?:\.\./)*examples/({NAMES})\.py\)")
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[\(\[](.*?)\\[\)\]]</\1>', re.S)
 ASKS = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)|@import[^;]*//""")
 
@@ -42,8 +42,8 @@ def on_files(files: Files, config: Any) -> Files:
     for source, name in ELSEWHERE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, name, content=text.replace("](docs/", "](")))
-    for name in TUTORIALS:
-        page = percent.run(ROOT / "examples" / f"{name}.py")
+    for name in percent.TUTORIALS:
+        page = percent.run(percent.EXAMPLES / f"{name}.py")
         text = SIBLING.sub(r"](\1.md)", page.markdown.replace("](../docs/", "](../"))
         files.append(File.generated(config, f"tutorials/{name}.md", content=text))
         for picture, content in page.pictures.items():
@@ -56,7 +56,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     up = "../" * page.file.src_uri.count("/")
     for source, name in ELSEWHERE.items():
         markdown = markdown.replace(f"](../{source}", f"]({up}{name}").replace(f"]({source}", f"]({up}{name}")
-    return EXAMPLE.sub(r"](tutorials/\1.md)", markdown)
+    return EXAMPLE.sub(rf"]({up}tutorials/\1.md)", markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -9,6 +9,9 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
+EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
+TUTORIALS = tuple(sorted(path.stem for path in EXAMPLES.glob("*.py") if "\n# %%" in path.read_text("utf-8")))
+"""The scripts that are written in cells."""
 MARK = re.compile(r"^# %%(.*)\n", re.M)
 
 

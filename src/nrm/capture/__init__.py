@@ -1,6 +1,7 @@
 """From a model and its real inputs to a tape of ops on our own graph; the model is never touched again."""
 
 from nrm.capture.arguments import tensors_in
+from nrm.capture.call import Call
 from nrm.capture.capture import capture, own_output
 from nrm.capture.guard import plain_execution
 from nrm.capture.names import NONNEGATIVE
@@ -11,6 +12,7 @@ from nrm.capture.tape import Node, Tape, unknown_layer
 
 __all__ = [
     "NONNEGATIVE",
+    "Call",
     "Combine",
     "Linear",
     "Multiply",
