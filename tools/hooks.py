@@ -11,6 +11,8 @@ import re
 import sys
 from typing import Any
 
+import aiohttp
+import fsspec
 import latex2mathml.converter
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -23,6 +25,7 @@ import percent  # noqa: E402
 import vision  # noqa: E402
 
 vision.load()  # which transformers imports, also beside a CPU build of torch
+fsspec.config.conf["https"] = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=20)}}  # of data to download
 
 ELSEWHERE = {
     "benchmarks/README.md": "benchmarks.md",
