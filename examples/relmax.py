@@ -85,7 +85,7 @@ for by in ("activation", "relevance"):
 table = torch.stack([torch.as_tensor(found.statistics(high.channels, target=c)["mean"]) for c in range(10)])
 bound = float(table.abs().max())
 figure, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
-shown = ax.imshow(table, cmap="RdBu_r", vmin=-bound, vmax=bound, aspect="auto")
+shown = ax.imshow(table.numpy(), cmap="RdBu_r", vmin=-bound, vmax=bound, aspect="auto")
 ax.set(xlabel="channel of relu3", ylabel="digit", xticks=range(0, 32, 2), yticks=range(10))
 figure.colorbar(shown, format="{x:.0%}", label="mean share of the decision")
 several = int(((table > 0.08).sum(0) > 1).sum())

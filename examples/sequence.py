@@ -16,8 +16,6 @@ from torch import nn
 
 import nrm
 
-torch.manual_seed(0)
-
 # %% [markdown]
 # ## An LSTM that waits for a mark
 #
@@ -26,6 +24,9 @@ torch.manual_seed(0)
 
 
 # %%
+torch.manual_seed(0)
+
+
 def series(count, steps=20):
     values, marks = torch.randn(count, steps), torch.zeros(count, steps)
     at = torch.randint(3, steps - 3, (count,))
@@ -168,6 +169,20 @@ for chosen in ([0], [1], [2], [3], [1, 3], [0, 1, 2, 3]):
 # %% [markdown]
 # One by one the heads lose less than they carry, because the others still answer. Together they lose what they carry.
 #
-# Real language models work the same way; `nrm.measure(model, tokenizer(text, return_tensors="pt"))` explains the next
-# token. Next: [graphs](graph.py), [sequences in detail](../docs/sequences.md), [trusting the
-# numbers](../docs/trusting.md).
+# ## On a language model of yours
+#
+# ```py
+# model, tokenizer = (kind.from_pretrained(NAME) for kind in (AutoModelForCausalLM, AutoTokenizer))
+# inputs = tokenizer("The capital of France is", return_tensors="pt")
+# R = nrm.measure(model.eval(), inputs)  # the next token
+# nrm.plot.text(R(R.input.positions)[0], tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]))
+# heads = [layer.input.heads for layer in R.find("*.self_attn.o_proj")]
+# R.flows(*heads[:2], k=5)  # or any other layers: see R.layers
+# ```
+#
+# - Explain a *difference* of two logits where you can: `output=lambda o: o.logits[:, -1, yes] - o.logits[:, -1, no]`.
+#   What raises all tokens alike decides nothing.
+# - Half-precision weights are the normal case: they run in single precision, op by op, and the model stays as it is.
+# - Look at `R.check()`: a total variation in the hundreds means that much cancels.
+#
+# Next: [graphs](graph.py), [sequences in detail](../docs/sequences.md), [trusting the numbers](../docs/trusting.md).

@@ -58,8 +58,11 @@ def run(path: pathlib.Path) -> Page:
             blocks.append(cell.source)
             continue
         blocks.append(f"```python\n{cell.source}\n```")
-        if said := _executed(cell.source, names):
+        said, drawn = _executed(cell.source, names)
+        if said:
             blocks.append(f'<div class="result" markdown>\n\n```text\n{said}\n```\n\n</div>')
+        if drawn:
+            blocks.append(f'<div class="result">{drawn}</div>')
         for number in pyplot.get_fignums():
             name, buffer = f"{path.stem}-{len(pictures) + 1}.png", io.BytesIO()
             pyplot.figure(number).savefig(buffer, dpi=100)
@@ -69,14 +72,16 @@ def run(path: pathlib.Path) -> Page:
     return Page("\n\n".join(blocks) + "\n", pictures)
 
 
-def _executed(source: str, names: dict[str, Any]) -> str:
-    """What a cell prints, and its last line's value, as a notebook shows it."""
-    tree = ast.parse(source)
+def _executed(source: str, names: dict[str, Any]) -> tuple[str, str]:
+    """What a cell prints, with its last line's value as a notebook shows it; and that value as HTML, if it is such."""
+    tree, drawn = ast.parse(source), ""
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(tree, "<cell>", "exec"), names)
         if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
-            if value is not None and not type(value).__module__.startswith("matplotlib"):
+            if hasattr(value, "_repr_html_"):
+                drawn = " ".join(value._repr_html_().split("\n"))  # a blank line would end it
+            elif value is not None and not type(value).__module__.startswith("matplotlib"):
                 print(repr(value))
-    return printed.getvalue().rstrip()
+    return printed.getvalue().rstrip(), drawn
