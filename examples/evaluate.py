@@ -91,7 +91,8 @@ found = {}
 for name, R in measures.items():
     product = R(low.channels)[:, :, None] * R(high.channels)[:, None, :]
     found[name] = nrm.evaluate.compare(R, low.channels, high.channels, scores={"product": product})
-print("Pearson correlation with the joint contribution, mean over 40 images and its 95 % interval")
+print("correlation with the joint contribution, mean over 40 images and its 95 % interval")
+print(" " * 11, *(f"{name:^21}" for name in found))
 for method in found["LRP-0"].methods:
     cells = []
     for comparison in found.values():
@@ -102,7 +103,7 @@ for method in found["LRP-0"].methods:
 assert float(found["LRP-0"]["nrm"].pearson.mean()) > float(found["LRP-0"]["lrp"].pearson.mean())
 
 # %% [markdown]
-# The columns are LRP-0, gamma, z+. Joint relevance is ahead of every rival under every rule; and the rule matters: what
+# Joint relevance is ahead of every rival under every rule; and the rule matters: what
 # z+ leaves out, all that argues *against* the digit, is part of the truth. [Choosing rules](../docs/rules.md) has the
 # same table for VGG16 and ResNet18, and what LRP-0 costs there.
 #

@@ -239,8 +239,9 @@ for name, atoms in (("nitro groups", within), ("junctions", inside)):
 
 # %% [markdown]
 # The network looks at fused rings first, and it can be shown by taking them away. That agrees with those who measured
-# these molecules, and found more fused rings to be much more mutagenic ([MUTAG](../docs/bibliography.md)); but it is a
-# statement about this network, which learned what tells *these* molecules apart.
+# these molecules, and found those of three or more fused rings much more mutagenic
+# ([MUTAG](../docs/bibliography.md)); but it is a statement about this network, which learned what tells *these*
+# molecules apart.
 #
 # ## On graphs of yours
 #
