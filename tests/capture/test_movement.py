@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+import nrm
 from capture.replay import check_capture, numbers
 from nrm.capture import Source
 from nrm.capture.vocabulary import VOCABULARY, movement, scatter
@@ -257,3 +258,39 @@ def _step(draw: st.DrawFn, shape: tuple[int, ...]) -> Function:
         rows = draw(st.lists(st.integers(0, shape[axis] - 1), min_size=1, max_size=3))
         return lambda x: x.index_select(axis, torch.tensor(rows))
     return lambda x: torch.cat([x, x.flip(axis)], axis) if size < 40 else x
+
+
+@pytest.mark.parametrize(
+    ("split", "back"),
+    [
+        (lambda h: h.view(2, 2, 8, 6, 5), lambda h: h.transpose(1, 2).reshape(2, 16, 6, 5)),  # channels are shuffled
+        (lambda h: h.view(2, 4, 2, 2, 6, 5), lambda h: h.permute(0, 1, 4, 2, 5, 3).reshape(2, 4, 12, 10)),  # or unfold
+        (lambda h: h.unflatten(1, (16, 1)), lambda h: h.flatten(1, 2)),
+    ],
+)
+def test_channels_are_followed_through_groups(split: Function, back: Function) -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.last = torch.nn.Conv2d(3, 16, 1), torch.nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(back(split(self.conv(x).relu()))).mean((2, 3))
+
+    R = nrm.measure(Net().eval(), torch.rand(2, 3, 6, 5))
+    h = R["last"]
+    assert R(h.channels).shape == (2, R.values(h).shape[1])
+    assert R(h.positions).shape == (2, *R.values(h).shape[2:])
+
+
+def test_channels_of_a_sequence_stay_the_last_axis() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.heads = torch.nn.Linear(4, 12), torch.nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.heads(self.dense(x).view(2, 5, 6, 2).transpose(1, 2)).flatten(1)[:, :3]
+
+    R = nrm.measure(Net().eval(), torch.rand(2, 5, 4))
+    assert R(R["heads"].channels).shape == (2, 2)

@@ -40,6 +40,16 @@ def _through_reshape(inside: torch.Size, outside: torch.Size, axis: int) -> int 
     return axis if axis in candidates else candidates[0]
 
 
+def _part(inside: torch.Size, outside: torch.Size, axis: int) -> int | None:
+    """Where the channels go whose axis a reshape splits or merges: the last axis, or else the largest part."""
+    below, above = ([math.prod(shape[:d]) for d in range(len(shape) + 1)] for shape in (inside, outside))
+    common = set(below) & set(above) - {0}
+    begin = max((n for n in common if n <= below[axis]), default=0)
+    end = min((n for n in common if n >= below[axis + 1]), default=0)
+    parts = [d for d, n in enumerate(outside) if n > 1 and above[d] >= begin and above[d + 1] <= end]
+    return None if not parts or len(outside) - 1 in parts else max(parts, key=lambda d: (outside[d], d))
+
+
 def _through_index(index: tuple[Any, ...], ndim: int) -> dict[int, int]:
     """Basic indexing as a mapping from the axes of the indexed tensor to the axes of the result."""
     used = sum(1 for i in index if i is not None and i is not Ellipsis)
@@ -66,6 +76,14 @@ def _after_reduction(move: Reduce, axis: int) -> int:
     return axis - sum(1 for d in move.dims if d < axis)
 
 
+def _followed(move: LinearMap | None, axis: int | None) -> int | None:
+    """As :func:`through`, and channels that are split into groups or put together again are followed as well."""
+    found = through(move, axis)
+    if found is None and axis is not None and isinstance(move, Reshape):
+        return _part(move.inside, move.outside, axis)
+    return found
+
+
 def channel_axis(op: Op, channels: list[int | None], shape: torch.Size, sample: int | None) -> int | None:
     """The channel axis of an op's result: 1 after convolutions and pooling, the last after dense layers and norms."""
     last = len(shape) - 1 if len(shape) > (sample is not None) else None
@@ -82,7 +100,7 @@ def channel_axis(op: Op, channels: list[int | None], shape: torch.Size, sample: 
             return last if kept is None else kept
         return channels[0]
     if isinstance(op, Combine):
-        moved = [through(term.move, axis) for term, axis in zip(op.terms, channels, strict=True)]
+        moved = [_followed(term.move, axis) for term, axis in zip(op.terms, channels, strict=True)]
     elif isinstance(op, Multiply):
         moved = [through(move, axis) for move, axis in zip(op.moves, channels, strict=True)]
     elif isinstance(op, Select):
