@@ -206,3 +206,17 @@ def test_stories_by_tokens_and_heads(shared: Callable[[str], Path]) -> None:
     part = {**view.facts(), **view.network(), **view.flows()}
     assert [column["by"] for column in part["columns"]] == ["positions", "heads", "heads", "channels"]
     assert_whole(part)
+
+
+def test_a_layer_that_almost_nothing_passes_is_shown_all_the_same() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 6, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+        torch.nn.Linear(96, 3),
+    ).eval()  # fmt: skip
+    with torch.no_grad():
+        model[2].weight.mul_(1e-9)
+        model[2].bias.fill_(1.0)  # which has it all
+    R = nrm.measure(model, torch.rand(1, 1, 8, 8), rules="lrp-0", bias="input")
+    view = View(R, layers=["1", "3", "output"]).whole()
+    assert [node["kind"] for node in view["columns"][0]["nodes"]] == ["rest", "elsewhere"]

@@ -193,7 +193,7 @@ def choose_nodes(share: Array, text: list[str], head: tuple[str, str], choice: C
         strongest = strongest[: int(np.searchsorted(covered, choice.coverage * size.sum() - 1e-9)) + 1]
     rest = np.setdiff1d(np.arange(len(share)), strongest)
     nodes = [Node("block", int(i), text[i], float(share[i]), float(size[i]) / total) for i in strongest]
-    if size[rest].sum() >= NOTED_REST * total:
+    if size[rest].sum() >= NOTED_REST * total or not len(strongest):  # a layer is shown if only as a rest of nothing
         hidden = float(size[rest].sum()) / total
         nodes.append(Node("rest", None, f"rest ({len(rest)})", float(share[rest].sum()), hidden))
     if abs(elsewhere) >= NOTED_REST:
