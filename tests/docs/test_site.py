@@ -71,6 +71,11 @@ def test_what_the_reference_lists_exists() -> None:
         for name in names:
             module, _, item = name.rpartition(".")
             assert hasattr(importlib.import_module(module), item), f"{path.name} lists {name}"
+            found = getattr(importlib.import_module(module), item)
+            if inspect.isclass(found) or inspect.isfunction(found):
+                assert inspect.getdoc(found), f"{name} has no docstring"
+            bare = [own for own, value in members(found) if not inspect.getdoc(value)] if inspect.isclass(found) else []
+            assert not bare, f"{name} has no docstrings of {', '.join(bare)}"
 
 
 def commands() -> dict[str, tuple[str, str]]:

@@ -25,11 +25,14 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A linear step with weights: ``y = map(x) + bias``. Its kind decides which rule it gets."""
+    """A linear step with weights: ``y = map(x) + bias``, as ``Linear(map, kind, bias)``."""
 
     map: LinearMap
+    """What it computes, without the bias, on the whole batch."""
     kind: str
+    """``"linear"``, ``"conv"``, ``"pool"`` or ``"norm"``: which rule of a composite it gets, and where channels are."""
     bias: Tensor | None = None
+    """The bias, in a shape that broadcasts to the result."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,13 +81,16 @@ class Identity(LinearMap):
 
 @dataclass(frozen=True, eq=False)
 class Dense(LinearMap):
-    """``y = x W^T`` on the last axis, as ``torch.nn.functional.linear`` has it; ``weight`` is (out, in)."""
+    """``y = x W^T`` on the last axis, as ``torch.nn.functional.linear`` has it: ``Dense(x.shape, weight)``."""
 
     inside: torch.Size
+    """The shape of x, batch included."""
     weight: Tensor
+    """The weights, (out, in)."""
 
     @property
     def outside(self) -> torch.Size:  # type: ignore[override]
+        """The shape of y."""
         return torch.Size((*self.inside[:-1], self.weight.shape[0]))
 
     @property
