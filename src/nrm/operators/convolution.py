@@ -19,9 +19,9 @@ PART = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Convolution(LinearMap):
-    """``y = conv(x, weight)`` without bias, or the transposed convolution if ``transposed``:
-    ``Convolution(x.shape, y.shape, weight, stride, padding, dilation, groups)`` with tuples of a number per axis of space.
+    """``y = conv(x, weight)`` without bias, or the transposed convolution if ``transposed``.
 
+    ``Convolution(x.shape, y.shape, weight, stride, padding, dilation, groups)``, with a number per axis of space each.
     ``inside`` is (batch, channels, *space), or (channels, *space) for a call without a batch axis.
     """
 
