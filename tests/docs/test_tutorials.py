@@ -99,8 +99,19 @@ def test_a_tutorial_runs(name: str, alone: pathlib.Path, monkeypatch: pytest.Mon
     assert not list(alone.iterdir()), "it writes into the folder where it is run"
     if name == "graph":
         assert "There is no MUTAG here (OSError)" in page.markdown
+    if name == "sequence":
+        assert "stories15M is not here" in page.markdown
     if name == "image":
         assert "VGG16's weights are not here" in page.markdown
+
+
+def part_of(name: str, heading: str, folder: pathlib.Path) -> pathlib.Path:
+    """A script of a tutorial's imports and of what follows a heading."""
+    text = text_of(name)
+    imports = re.split(r"^# %%", text.partition("\nimport ")[2], maxsplit=1, flags=re.M)[0]
+    script = folder / f"{name}.py"
+    script.write_text(f"# %%\nimport {imports}# %% [markdown]\n# {heading}{text.partition(f'# {heading}')[2]}")
+    return script
 
 
 def unreachable(self: object) -> None:
@@ -119,15 +130,23 @@ def test_the_graph_tutorial_reads_mutag(
 
 
 @pytest.mark.data
+def test_the_sequence_tutorial_goes_on_with_a_llama_that_tells_stories(
+    shared: Callable[[str], pathlib.Path], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("transformers")
+    monkeypatch.setenv("NRM_DATA", str(shared("stories15M").parent))
+    page = percent.run(part_of("sequence", "## A Llama that tells stories", tmp_path))
+    assert "model.layers.5.self_attn.o_proj:" in page.markdown
+    assert 'title="ball: 35 %"' in page.markdown
+
+
+@pytest.mark.data
 @pytest.mark.slow
 def test_the_image_tutorial_goes_on_with_vgg16(
     shared: Callable[[str], pathlib.Path], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need()
     monkeypatch.setenv("NRM_DATA", str(shared("vgg16-imagenette").parent))
-    first, *_ = re.split(r"^# %%$", text_of("image").partition("\nimport ")[2], flags=re.M)
-    script = tmp_path / "vgg16.py"
-    script.write_text(f"# %%\nimport {first}# %% [markdown]\n# ## VGG16{text_of('image').partition('# ## VGG16')[2]}")
-    page = percent.run(script)
+    page = percent.run(part_of("image", "## VGG16", tmp_path))
     assert "explains  output 4 'church'" in page.markdown
-    assert list(page.pictures) == ["vgg16-1.png", "vgg16-2.png"]
+    assert len(page.pictures) == 2
