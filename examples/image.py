@@ -175,7 +175,7 @@ else:
 if found:
     pair = V["features.26"].channels, V["features.28"].channels
     print(V.flows(*pair, k=5))
-    figure = nrm.plot.strips(V, photo[0], *pair, k=3)
+    figure = nrm.plot.strips(V, photo[0], *pair, k=2)
 
 # %% [markdown]
 # **Clusters.** A channel looks at many things; places with like activations are parts of the scene. Four blocks, five

@@ -44,8 +44,10 @@ def alone(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
     """An empty folder to run in, without data, weights or a network at hand."""
     monkeypatch.delenv("NRM_DATA", raising=False)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    empty = tmp_path / "empty"
+    empty, temporary = tmp_path / "empty", tmp_path / "temporary"
     empty.mkdir()
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.chdir(empty)
     return empty
 
