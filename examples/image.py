@@ -165,7 +165,7 @@ if found:
     V = nrm.measure(vgg, (photo - mean) / deviation, rules="epsilon-plus-flat", labels={"output": names})
     print(V)
 else:
-    print("VGG16's weights are not here: the cells below say nothing. What they would show is below them.")
+    print("VGG16's weights are not here: the cells below say nothing, and the pictures below them were made before.")
 
 # %% [markdown]
 # **Channels.** All 512 x 512 pairs of `features.26` and `features.28` take about as long as the heat map. Where do the
@@ -178,6 +178,12 @@ if found:
     figure = nrm.plot.strips(V, photo[0], *pair, k=2)
 
 # %% [markdown]
+# ![The strongest pairs of channels of two photos, and where else they count](../docs/images/reproduce-pairs.png)
+#
+# *Two other photos: all walks, those through the strongest pair of channels with its share, and the photos of
+# Imagenette in which the same pair counts most ([RelMax](relmax.py)). What both channels carry together is the mottled
+# fur, and the front of a cassette player.*
+#
 # **Clusters.** A channel looks at many things; places with like activations are parts of the scene. Four blocks, five
 # clusters each, and the chains through all of them:
 
