@@ -170,6 +170,8 @@ def test_outputs_after_removal(vgg: tuple[nn.Sequential, Tensor, Measure]) -> No
         changes = {"0": without(mask), "8": without(channel_masks(R.values(b))[2])}
         torch.testing.assert_close(found[:, k], outputs(model, (x,), changes))
     torch.testing.assert_close(remove(R, a.channel([])), model(x).detach())
+    both = without(channel_masks(R.values(b))[2] | channel_masks(R.values(b))[4])
+    torch.testing.assert_close(remove(R, b.channel(2), b.channel(4)), outputs(model, (x,), {"8": both}))
     lost = occlusion(R, a.channels, b.channel(2))
     torch.testing.assert_close(lost, R.value[:, None] - found[torch.arange(2), :, R.target])
 

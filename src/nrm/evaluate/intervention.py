@@ -55,7 +55,8 @@ def contribution(R: Measure, *arguments: Argument, value: Any = "zero", seed: in
 def remove(R: Measure, *arguments: Argument, value: Any = "zero", seed: int = 0) -> Tensor:
     """The network's outputs without some neurons, all sets removed at once: ``(batch, *axes, *output shape)``.
 
-    Layers and partitions become axes as in ``R(...)``: one removal for each of their blocks.
+    Layers and partitions become axes as in ``R(...)``: one removal for each of their blocks. Of several sets of one
+    layer all are removed, ``a.channel(3), a.channel(5)`` as ``a.channel(3) | a.channel(5)``.
 
     >>> import nrm
     >>> from torch import nn
@@ -64,7 +65,22 @@ def remove(R: Measure, *arguments: Argument, value: Any = "zero", seed: int = 0)
     >>> nrm.evaluate.remove(R, R["1"].channels[[3, 5]], R.input[0]).shape
     torch.Size([1, 2, 2])
     """
-    return _intervene("nrm.evaluate.remove", R, arguments, value, seed, _all_removed, None)
+    return _intervene("nrm.evaluate.remove", R, _united(arguments), value, seed, _all_removed, None)
+
+
+def _united(arguments: Sequence[Argument]) -> list[Argument]:
+    """The sets of every layer as one set, in the place of the first."""
+    found: list[Argument] = []
+    places: dict[Layer, int] = {}
+    for argument in arguments:
+        if not isinstance(argument, Set):
+            found.append(argument)
+        elif argument.layer in places:
+            found[places[argument.layer]] |= argument  # type: ignore[operator]
+        else:
+            places[argument.layer] = len(found)
+            found.append(argument)
+    return found
 
 
 def occlusion(R: Measure, *arguments: Argument, value: Any = "zero", seed: int = 0) -> Tensor:
