@@ -308,3 +308,14 @@ def test_the_verdict_speaks_of_cancellation() -> None:
     assert "add up to 99" in check.verdict
     model[0].weight.data.copy_(torch.tensor([[3.0, -2.0]]))
     assert "cancel" not in nrm.measure(model, torch.ones(1, 2).double(), rules="lrp-0").check().verdict
+
+
+def test_the_verdict_says_that_the_input_hardly_matters() -> None:
+    model = nn.Sequential(nn.Linear(2, 1)).double()
+    model[0].weight.data.copy_(torch.tensor([[1.0, 1.0]]))
+    model[0].bias.data.fill_(500.0)
+    check = nrm.measure(model, torch.ones(1, 2).double(), rules="lrp-0").check()
+    assert check.ok == (True,)
+    assert "99.60% of the mass is in biases" in check.verdict
+    model[0].bias.data.fill_(5.0)
+    assert "biases" not in nrm.measure(model, torch.ones(1, 2).double(), rules="lrp-0").check().verdict

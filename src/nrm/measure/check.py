@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,6 +24,8 @@ PRECISION_WARN, PRECISION_RAISE = 1e-4, 1e-2
 VARIATION_WARN = 1e3
 CANCELLATION = 20.0
 """Above this total variation the verdict speaks of cancellation; with z+ it is 2 to 8."""
+CONSTANT = 0.99
+"""Above this share in biases and offsets, of every sample, the verdict says that the input hardly matters."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,22 @@ class Check:
             return "Usable with care. " + " ".join(dict.fromkeys(text for _, text in self.cautions))
         scope = "measured" if self.measured else "light check"
         text = f"The numbers can be trusted ({scope}): mass holds, no leak, precision lost {max(self.precision):.1g}."
+        return " ".join([text, *self._warnings()])
+
+    def _warnings(self) -> Iterator[str]:
+        """What numbers that hold do not say."""
         largest = max((v for row in self.variation.values() for v in row), default=1.0)
-        if largest <= CANCELLATION:
-            return text
-        return (
-            f"{text} But relevances of both signs cancel: their absolute values add up to {largest:.3g} where the sum"
-            " is 1, so that single ones say little; ask for larger sets, or take rules with positive parts (gamma, z+)."
-        )
+        if largest > CANCELLATION:
+            yield (
+                f"But relevances of both signs cancel: their absolute values add up to {largest:.3g} where the sum is"
+                " 1, so that single ones say little; ask for larger sets, or take rules with positive parts (gamma, z+)."
+            )
+        constant = min((abs(b + o) for b, o in zip(self.biases, self.offsets, strict=True)), default=0.0)
+        if constant > CONSTANT:
+            yield (
+                f"But {constant:.2%} of the mass is in biases and offsets: the network would say almost the same"
+                " without its input. bias='ignore' shares that mass among the inputs."
+            )
 
     def speak(self, stacklevel: int = 2) -> None:
         """Raises if the numbers are noise, warns if they deserve a second look."""
