@@ -94,7 +94,7 @@ class Check:
         if largest > CANCELLATION:
             yield (
                 f"But relevances of both signs cancel: their absolute values add up to {largest:.3g} where the sum is"
-                " 1, so that single ones say little; ask for larger sets, or take rules with positive parts (gamma, z+)."
+                " 1, so that single ones say little; ask for larger sets, or take rules with positive parts (gamma)."
             )
         constant = min((abs(b + o) for b, o in zip(self.biases, self.offsets, strict=True)), default=0.0)
         if constant > CONSTANT:
