@@ -38,7 +38,7 @@ def facts(samples: int, channels: int) -> dict[str, object]:
 def simulate(first: int, last: int, channels: int) -> Tally:
     """The tally of one shard: heavy-tailed relevances, as those of channels are."""
     generator = torch.Generator().manual_seed(first)
-    tally = Tally(Limits(K, ROWS, (True,)))
+    tally = Tally(Limits(K, ROWS, (True,), (0,)))
     for begin in range(first, last, BATCH):
         numbers = range(begin, min(begin + BATCH, last))
         count = len(numbers)

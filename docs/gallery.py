@@ -25,23 +25,17 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from real import models  # noqa: E402
 
-CLASSES = ("cassette player", "church", "gas pump", "parachute")
 SHOWN = ("gas pump",)
 A, B = nrm.layer("features.26"), nrm.layer("features.28")
 OPTIONS = {"rules": "epsilon-plus-flat"}
 
 
 class Photos(Dataset[tuple[Tensor, int]]):
-    """Photos of some classes, with the class's number."""
+    """The first photos of every class, with the class's number."""
 
     def __init__(self, folder: Path, each: int) -> None:
         folders = sorted(path for path in folder.iterdir())
-        self.items = [
-            (path, label)
-            for label, name in enumerate(models.IMAGENETTE)
-            if name in CLASSES
-            for path in sorted(folders[label].iterdir())[:each]
-        ]
+        self.items = [(path, label) for label, found in enumerate(folders) for path in sorted(found.iterdir())[:each]]
 
     def __len__(self) -> int:
         return len(self.items)
@@ -56,7 +50,7 @@ def main() -> None:
     home = Path(os.environ.get("NRM_DATA") or ROOT.parent / "shared" / "data")
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=home, help="the folder of the real data")
-    parser.add_argument("--each", type=int, default=6, help="photos of each class")
+    parser.add_argument("--each", type=int, default=40, help="photos of each class")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--store", type=Path, default=ROOT / "out" / "gallery")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "gallery.png")
@@ -67,7 +61,7 @@ def main() -> None:
     photos = Photos(given.data / "imagenette" / "val", given.each)
     store = nrm.relmax(
         model, photos, A.channels, B.channels, (A.channels, B.channels), targets="label", store=given.store,
-        batch_size=2, shard_size=4, workers=given.workers, **OPTIONS,
+        batch_size=4, shard_size=40, workers=given.workers, **OPTIONS,
     )  # fmt: skip
     blocks: list[object] = []
     for name in SHOWN:

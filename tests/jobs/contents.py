@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import nrm
-from nrm.jobs import parts
 from nrm.jobs.parts import read_part
 from nrm.jobs.store import Shelf, _limits
+from nrm.jobs.tables import ARRAYS
 
 
 def content(path: Path) -> dict[str, Any]:
@@ -31,6 +31,10 @@ def tally_content(tally: Any) -> dict[str, Any]:
             found[f"{question} {by} {name}"] = getattr(top, name).tolist()
     for question, kept in enumerate(tally.moments):
         for label, moments in kept.classes.items():
-            for name in parts.ARRAYS:
+            for name in ARRAYS:
                 found[f"{question} {label} {name}"] = getattr(moments, name).tolist()
+    for question, leading in tally.leading.items():
+        for node, sums in leading.nodes.items():
+            for name in ("classes", "counts", "rest", "key", "values") if sums is not None else ():
+                found[f"{question} {node} {name}"] = getattr(sums, name).tolist()
     return found

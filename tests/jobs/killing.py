@@ -16,8 +16,8 @@ import torch
 
 import nrm
 from jobs.contents import content, tally_content
-from jobs.shop import A, B, Squares, network
-from nrm.jobs import engines, parts, store, tally
+from jobs.shop import CELLS, A, B, Squares, network
+from nrm.jobs import engines, job, parts, store, tally
 
 SHARDS, SIZE = 3, 4
 EVENTS = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod"}
@@ -115,6 +115,7 @@ def finished(path: Path, shards: Shards, expected: dict[str, Any]) -> None:
 def main(home: Path) -> None:
     torch.set_num_threads(1)
     store.GROUP = tally.GROUP = 2
+    job.CELLS = CELLS
     shards = Shards()
     engines.run_shard = shards  # type: ignore[assignment]
     expected = tally_content(run(None).tally)

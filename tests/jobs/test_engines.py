@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 import nrm
 from jobs.processes import start, wait_for
-from jobs.shop import A, B, Deadly, Squares, network
+from jobs.shop import CELLS, A, B, Deadly, Squares, network
+from nrm.jobs import job
 
 PAIRS = (A.channels, B.channels)
 pytestmark = pytest.mark.slow
@@ -29,7 +31,19 @@ def content(found: Any) -> list[Any]:
     blocks = [(A.channel(i),) for i in range(4)] + [(A.channel(i), B.channel(j)) for i in range(4) for j in range(5)]
     tops = [found.top(*block).hits for block in blocks]
     tables = [found.statistics(*question) for question in ((A.channels,), PAIRS)]
-    return [tops, [{name: value if name == "count" else value.tolist() for name, value in t.items()} for t in tables]]
+    leading = [found.best(*PAIRS, target=label) for label in found.classes(*PAIRS)]
+    return [
+        tops,
+        leading,
+        [{name: value if name == "count" else value.tolist() for name, value in t.items()} for t in tables],
+    ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def crowded() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "CELLS", CELLS)
+        yield
 
 
 @pytest.fixture(scope="module")

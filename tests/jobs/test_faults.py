@@ -39,7 +39,7 @@ def test_kill_at_every_write_point(tmp_path: Path) -> None:
 
 
 def test_a_full_disk(tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, count = parts._write_tables, 0
+    write, count = parts.write_tables, 0
 
     def full(folder: Path, tally: Any) -> None:
         nonlocal count
@@ -48,7 +48,7 @@ def test_a_full_disk(tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPa
         if count > 9:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parts, "_write_tables", full)
+    monkeypatch.setattr(parts, "write_tables", full)
     with pytest.raises(nrm.NrmError, match="No space left"):
         run(tmp_path / "s")
     assert nrm.open_store(tmp_path / "s").shards == set(range(9))

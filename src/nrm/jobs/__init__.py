@@ -1,12 +1,14 @@
 """Questions to the measures of many samples: statistics over a stream, and the samples that count most."""
 
 from nrm.jobs.crops import Crops, keep_crops
-from nrm.jobs.ranking import Hit, Hits, Ranking
+from nrm.jobs.hits import Blocks, Hit, Hits
+from nrm.jobs.ranking import Ranking
 from nrm.jobs.relmax import relmax
 from nrm.jobs.store import Store, merge_stores, open_store
 from nrm.jobs.stream import Stream, stream
 
 __all__ = [
+    "Blocks",
     "Crops",
     "Hit",
     "Hits",

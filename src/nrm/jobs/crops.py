@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from nrm.errors import QuestionError
 from nrm.jobs.answers import Failure, on_device
 from nrm.jobs.datasets import is_map, load
+from nrm.jobs.hits import Hit
 from nrm.jobs.questions import Question
-from nrm.jobs.ranking import Hit
 from nrm.jobs.samples import collate
 from nrm.jobs.store import Store
 from nrm.measure import Measure, measure

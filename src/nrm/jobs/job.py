@@ -15,6 +15,7 @@ from nrm._version import __version__
 from nrm.errors import JobError, NrmError, QuestionError
 from nrm.jobs.answers import Failure, Inquiry, Sample, ask, ask_safely, open_measure
 from nrm.jobs.datasets import Loaded, batches, is_map, load, load_range
+from nrm.jobs.leading import ROOM
 from nrm.jobs.likeness import identify
 from nrm.jobs.questions import Question, fingerprint
 from nrm.jobs.tally import Limits, Tally
@@ -23,14 +24,20 @@ from nrm.measure.origin import model_digest
 from nrm.measure.peaks import block_shape, last_set
 from nrm.questions import Layer, Partition, Stack
 
-SCHEMA = 1
-"""The version of what is kept of a job."""
+SCHEMA = 2
+"""The version of what is kept of a job. Version 1 had no leading blocks of classes."""
+
+READABLE = (1, 2)
+"""Versions of stores that can be read."""
+
+MINIMUM = 16
+"""Leading blocks of a class that are kept at least, however many classes there are."""
 
 ATTEMPTS = 8
 """Samples that may fail before a job that never began is given up."""
 
 CELLS = 2**22
-"""Classes times blocks up to which statistics of every class are kept."""
+"""Classes times blocks up to which statistics of every class are kept; with more, so many sums are."""
 
 Facts = dict[str, Any]
 
@@ -180,14 +187,20 @@ def identity(job: Job, R: Measure, looked: Sequence[Loaded] = ()) -> Facts:
         "k": job.limits.k,
         "rows": job.limits.rows,
         "per_class": list(job.limits.per_class),
+        "leading": list(job.limits.leading),
         "batch_size": job.batch_size,
         "shard_size": job.shard_size,
     }
 
 
-def choose_per_class(R: Measure, questions: Iterable[Question], asked: bool | None) -> tuple[bool, ...]:
-    """Of which questions statistics of every class are kept: as asked, or those whose fit into memory."""
+def choose_per_class(R: Measure, questions: Sequence[Question], asked: bool | None) -> dict[str, tuple[Any, ...]]:
+    """Of which questions statistics of every class are kept: as asked, or those whose fit into memory.
+
+    Of the others so many leading blocks of every class are, unless nothing was wanted.
+    """
     if asked is not None:
-        return tuple(asked for _ in questions)
+        return {"per_class": (asked,) * len(questions), "leading": (0,) * len(questions)}
     classes = R.values(R.output).numel()
-    return tuple(classes * math.prod(R(*q.parts).shape[1:]) <= CELLS for q in questions)
+    fit = tuple(classes * math.prod(R(*q.parts).shape[1:]) <= CELLS for q in questions)
+    room = max(MINIMUM, min(ROOM, CELLS // classes))
+    return {"per_class": fit, "leading": tuple(0 if whole else room for whole in fit)}

@@ -5,79 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
+from nrm.jobs.hits import Blocks, Hit, Hits
 from nrm.jobs.job import Facts
+from nrm.jobs.leading import Sums, leaders
 from nrm.jobs.moments import ByClass, Moments
 from nrm.jobs.questions import Question, fingerprint
-from nrm.jobs.tally import RANKS, Tally
+from nrm.jobs.tally import RANKS, Tally, class_of
 from nrm.jobs.top import Top, crowded
 from nrm.questions import Layer, Partition, Set
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One of the best samples of a block: its number, its score, and the neuron of the layer where the block peaks.
-
-    A pair peaks at the neuron of its last layer that has most of the pair's relevance; jobs about whole tables of
-    pairs leave that open, and :meth:`nrm.jobs.Crops.locate` finds it.
-    """
-
-    sample: int
-    score: float
-    place: tuple[int, ...] | None = None
-    label: int | None = None
-    target: int | None = None
-
-
-@dataclass(frozen=True)
-class Hits(Sequence[Hit]):
-    """The best samples of a block, best first.
-
-    ``complete`` says that no other sample can belong there; ``note`` says why some may be missing, and what to do.
-    """
-
-    block: str
-    by: str
-    hits: tuple[Hit, ...]
-    complete: bool
-    note: str = ""
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.hits[index]
-
-    def __len__(self) -> int:
-        return len(self.hits)
-
-    @property
-    def samples(self) -> list[int]:
-        """The numbers of the samples."""
-        return [hit.sample for hit in self.hits]
-
-    @property
-    def scores(self) -> list[float]:
-        """Their scores."""
-        return [hit.score for hit in self.hits]
-
-    def __str__(self) -> str:
-        rows = [f"  {rank:>3}  sample {hit.sample}  {hit.score:.4g}" + _where(hit)
-                for rank, hit in enumerate(self.hits, 1)]  # fmt: skip
-        return "\n".join(
-            [f"the best samples for {self.block} by {self.by}", *rows, *([self.note] if self.note else [])]
-        )
-
-    __repr__ = __str__
-
-
-def _where(hit: Hit) -> str:
-    return "" if hit.place is None else f"  at {hit.place}"
+from nrm.search.found import read_count
 
 
 class Ranking(ABC):
@@ -98,8 +41,16 @@ class Ranking(ABC):
         """The statistics of a question."""
 
     @abstractmethod
-    def _lines(self, samples: Sequence[int]) -> dict[int, tuple[int | None, int | None]]:
-        """Label and target of some samples."""
+    def _leading(self, question: int, label: int) -> Sums | None:
+        """The leading blocks of a class."""
+
+    @abstractmethod
+    def _labels(self, question: int) -> list[int]:
+        """The classes of which leading blocks are kept."""
+
+    @abstractmethod
+    def _lines(self, samples: Sequence[int] | None = None) -> dict[int, tuple[int | None, int | None]]:
+        """Label and target of some samples, or of all that were explained."""
 
     @property
     @abstractmethod
@@ -157,24 +108,64 @@ class Ranking(ABC):
         if target is not None and not self.facts["per_class"][number]:
             raise QuestionError(
                 "statistics of single classes are not kept for this question", got=f"target={target}",
-                expected="fewer blocks times classes", hint="nrm.relmax(..., per_class=True)",
+                expected="fewer blocks times classes",
+                hint=".best(..., target=...) has the largest means; nrm.relmax(..., per_class=True) keeps all",
             )  # fmt: skip
         moments = kept.total() if target is None else kept.classes.get(target)
         if moments is None:
-            raise QuestionError("no samples", got=f"target={target}", expected=f"one of {sorted(kept.classes)}"[:200])
+            raise _no_samples(target, sorted(kept.classes))
         return _shaped(moments, facts["shape"])
 
     def classes(self, *question: Any) -> list[int]:
         """The targets (or labels) that occur."""
-        return sorted(self._moments(self._number(question)).classes)
+        number = self._number(question)
+        return self._labels(number) if self._has_leading(number) else sorted(self._moments(number).classes)
 
-    def best(self, *question: Any, k: int = 10, target: int | None = None) -> list[tuple[tuple[int, ...], float]]:
-        """The blocks (or pairs of blocks) with the largest mean share: their indices, and the mean."""
+    def best(self, *question: Any, k: int = 10, target: int | None = None) -> Blocks:
+        """The blocks (or pairs of blocks) with the largest mean share, over all samples or those with one target.
+
+        Where blocks times classes are too many to be kept, what is not known of a class is bounded.
+        """
+        number = self._number(question)
+        if target is not None and self._has_leading(number):
+            return self._best_leading(number, read_count(k, "blocks"), target)
         mean: Tensor = self.statistics(*question, target=target)["mean"]
         flat = mean.flatten()
-        order = flat.argsort(descending=True, stable=True)[:k]
-        indices = torch.stack(torch.unravel_index(order, mean.shape), 1).tolist() if mean.ndim else [[]]
-        return [(tuple(at), float(flat[i])) for at, i in zip(indices, order.tolist(), strict=True)]
+        order = flat.argsort(descending=True, stable=True)[: read_count(k, "blocks") + 1].tolist()
+        means = [float(flat[i]) for i in order]
+        indices = tuple(self._indices(number, i) for i in order[:k])
+        limit = means[k] if len(means) > k else -math.inf
+        return Blocks(indices, tuple(means[:k]), tuple((m, m) for m in means[:k]), limit, complete=True)
+
+    def _has_leading(self, question: int) -> bool:
+        kept = self.facts.get("leading")
+        return bool(kept and kept[question])
+
+    def _best_leading(self, number: int, k: int, target: int) -> Blocks:
+        sums = self._leading(number, target)
+        if sums is None:
+            raise _no_samples(target, self._labels(number))
+        facts = self.facts["questions"][number]
+        found, limit = leaders(sums, math.prod(facts["shape"]), k)
+        complete = min((leader.low for leader in found), default=math.inf) >= limit
+        note = (
+            f"Of every sample {self.facts['leading'][number]} shares were counted: means lie in their intervals, no "
+            f"other block exceeds {limit:.4g}{'' if complete else ', and some may belong here'}.\n"
+            f"A job over the samples with this target is exact: found.best({facts['text']}) of found = "
+            f"nrm.relmax(model, torch.utils.data.Subset(dataset, found.samples_of({target})), ..., targets={target})"
+        )
+        return Blocks(
+            tuple(self._indices(number, leader.block) for leader in found), tuple(leader.mean for leader in found),
+            tuple((leader.low, leader.high) for leader in found), limit, complete, note,
+        )  # fmt: skip
+
+    def samples_of(self, target: int) -> list[int]:
+        """The numbers of the samples with this target (or label, where there is none) that were explained."""
+        return sorted(sample for sample, known in self._lines().items() if class_of(*known) == target)
+
+    def _indices(self, question: int, block: int) -> tuple[int, ...]:
+        shape = self.facts["questions"][question]["shape"]
+        return tuple(int(i) for i in np.unravel_index(block, shape)) if shape else ()
 
     def _place(self, question: int, neuron: int) -> tuple[int, ...] | None:
         layer = self.facts["questions"][question]["layer"]
@@ -243,6 +234,10 @@ def _index(part: Any, digest: str) -> Any:
     return index
 
 
+def _no_samples(target: int | None, classes: list[int]) -> QuestionError:
+    return QuestionError("no samples", got=f"target={target}", expected=f"one of {classes}"[:200])
+
+
 def _shaped(moments: Moments, shape: Sequence[int]) -> dict[str, Any]:
     tables = {
         "mean": moments.mean,
@@ -271,13 +266,20 @@ class Found(Ranking):
     def _moments(self, question: int) -> ByClass:
         return self.tally.moments[question]
 
-    def _lines(self, samples: Sequence[int]) -> dict[int, tuple[int | None, int | None]]:
-        wanted, rows = set(samples), self.tally.samples
-        return {s: (label, target) for s, label, target in self._columns(rows) if s in wanted}
+    def _leading(self, question: int, label: int) -> Sums | None:
+        return self.tally.leading[question].total(label)
 
-    @staticmethod
-    def _columns(rows: dict[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
-        return zip(rows["sample"], rows["label"], rows["target"], strict=True)
+    def _labels(self, question: int) -> list[int]:
+        return self.tally.leading[question].classes
+
+    def _lines(self, samples: Sequence[int] | None = None) -> dict[int, tuple[int | None, int | None]]:
+        columns = (self.tally.samples[name] for name in ("sample", "label", "target", "error"))
+        wanted = None if samples is None else set(samples)
+        return {
+            sample: (label, target)
+            for sample, label, target, error in zip(*columns, strict=True)
+            if error is None and (wanted is None or sample in wanted)
+        }
 
     @property
     def errors(self) -> list[tuple[int, str]]:

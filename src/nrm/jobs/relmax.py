@@ -82,7 +82,8 @@ def relmax(
         max_errors: samples that may fail. They are left out and listed in ``.errors``.
         rows: how many best samples of one question are kept in all. With more blocks than there is room for, those with
             the largest scores of all blocks; :meth:`Ranking.top` says where something may be missing.
-        per_class: whether statistics of every target are kept; None: of questions for which they fit into memory.
+        per_class: whether statistics of every target are kept; None: of questions for which they fit into memory. Of
+            others the blocks with the largest means are, with bounds (:meth:`Ranking.best`).
         transform: for a folder of images: from an image to the model's input.
         threads: of torch; the last bits of results depend on it.
         progress: a bar with rate and time left: True at once, None after a while, False never.
@@ -140,7 +141,7 @@ def _plan(
         source = itertools.chain(looked, source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NrmWarning)  # the remarks of all samples are told at the end
-        limits = Limits(k, read_count(rows, "rows", "rows"), choose_per_class(R, read, whole))
+        limits = Limits(k, read_count(rows, "rows", "rows"), **choose_per_class(R, read, whole))
         job = Job(inquiry, dataset, own, limits, batch_size, shard_size, max_errors, threads)
         return replace(job, facts=identity(job, R, looked)), source
 

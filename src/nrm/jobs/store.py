@@ -15,20 +15,12 @@ from typing import Any
 
 from nrm.errors import JobError, NrmError, NrmWarning, ResultFileError
 from nrm.extras import extra
-from nrm.jobs.job import SCHEMA, Facts
+from nrm.jobs.job import READABLE, SCHEMA, Facts
+from nrm.jobs.leading import Leading, Sums
 from nrm.jobs.moments import ByClass
-from nrm.jobs.parts import (
-    TABLES,
-    TEMPORARY,
-    Span,
-    check_part,
-    read_facts,
-    read_part,
-    read_statistics,
-    write_part,
-    writing,
-)
+from nrm.jobs.parts import TEMPORARY, Span, check_part, read_facts, read_part, write_part, writing
 from nrm.jobs.ranking import Ranking
+from nrm.jobs.tables import LEADERS, TABLES, read_leading, read_statistics
 from nrm.jobs.tally import GROUP, Limits, fold
 from nrm.jobs.top import Top
 from nrm.results import replacing
@@ -139,7 +131,8 @@ def claim(path: Path, facts: Facts, threads: int) -> Iterator[tuple[Shelf, int]]
 
 
 def _limits(facts: Facts) -> Limits:
-    return Limits(facts["k"], facts["rows"], tuple(facts["per_class"]))
+    per_class = tuple(facts["per_class"])
+    return Limits(facts["k"], facts["rows"], per_class, tuple(facts.get("leading", (0,) * len(per_class))))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -152,10 +145,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
         schema, _ = found["schema"], found["facts"]["questions"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ResultFileError("the manifest is damaged", where=os.fspath(file), got=str(error)[:200]) from error
-    if schema != SCHEMA:
+    if schema not in READABLE:
         raise ResultFileError(
             "a store of another schema version", where=os.fspath(path), got=f"schema {schema}",
-            expected=f"schema {SCHEMA}", hint="install the nrm that wrote it, or run the job again elsewhere",
+            expected=f"schema {' or '.join(map(str, READABLE))}",
+            hint="install the nrm that wrote it, or run the job again elsewhere",
         )  # fmt: skip
     assert isinstance(found, dict)
     return found
@@ -163,6 +157,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def _refuse_other_job(known: Facts, mine: Facts, path: Path) -> None:
     plain = json.loads(json.dumps(mine))
+    if known["schema"] != plain["schema"]:
+        raise JobError(
+            "the store was written by an earlier version of nrm", where=os.fspath(path),
+            got=f"schema {known['schema']}", expected=f"schema {plain['schema']}, to go on",
+            hint="another path for the store; nrm.open_store still reads this one",
+        )  # fmt: skip
     changed = [key for key in plain if plain[key] != known.get(key)]
     if changed:
         lines = "; ".join(line for key in changed for line in _differences(key, plain[key], known.get(key)))
@@ -191,8 +191,8 @@ class Store(Ranking):
     """The results of a job on disk, finished or not: the best samples, statistics, and SQL.
 
     The tables are ``top`` (question, ranking, block, sample, score, place), ``statistics`` (question, class, block,
-    count, mean, squares, positive, negative, absolute) and ``samples`` (sample, label, target, prediction, value,
-    weight, error).
+    count, mean, squares, positive, negative, absolute), ``samples`` (sample, label, target, prediction, value, weight,
+    error) and ``leaders`` (question, height, node, class, block, count, total, under, over), which :meth:`best` reads.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -224,6 +224,8 @@ class Store(Ranking):
             import duckdb
         connection = duckdb.connect()
         for name in TABLES:
+            if name == LEADERS and not all((folder / name).exists() for folder in self._folders):
+                continue  # a store of schema 1
             files = ", ".join("'" + os.fspath(folder / name).replace("'", "''") + "'" for folder in self._folders)
             try:
                 connection.execute(f"create view {Path(name).stem} as select * from read_parquet([{files}])")
@@ -251,12 +253,20 @@ class Store(Ranking):
             whole.merge(read_statistics(folder, question))
         return whole
 
-    def _lines(self, samples: Sequence[int]) -> dict[int, tuple[int | None, int | None]]:
-        if not samples:
-            return {}
-        marks = ", ".join("?" * len(samples))
-        rows = self.sql(f"select sample, label, target from samples where sample in ({marks})", samples).fetchall()
-        return {sample: (label, target) for sample, label, target in rows}
+    def _leading(self, question: int, label: int) -> Sums | None:
+        whole = Leading(self._shelf.limits.leading[question])
+        for folder in self._folders:
+            read_leading(folder, question, whole, label)
+        return whole.total(label)
+
+    def _labels(self, question: int) -> list[int]:
+        found = self.sql("select distinct class from leaders where question = ? and count > 0 order by 1", [question])
+        return [label for (label,) in found.fetchall()]
+
+    def _lines(self, samples: Sequence[int] | None = None) -> dict[int, tuple[int | None, int | None]]:
+        chosen = "" if samples is None else f"and sample in ({', '.join('?' * len(samples)) or 'null'})"
+        query = f"select sample, label, target from samples where error is null {chosen}"
+        return {sample: (label, target) for sample, label, target in self.sql(query, samples or ()).fetchall()}
 
     @property
     def errors(self) -> list[tuple[int, str]]:

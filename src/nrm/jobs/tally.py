@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nrm.jobs.answers import Answers, Failure
+from nrm.jobs.leading import Leading
 from nrm.jobs.moments import ByClass
 from nrm.jobs.top import Best, Top
 
@@ -24,11 +25,16 @@ GROUP = 16
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is kept: ``k`` samples of every block, ``rows`` of a question, and of which questions every class."""
+    """How much is kept: ``k`` samples of every block, ``rows`` of a question.
+
+    ``per_class`` says of which questions statistics of every class are kept, ``leading`` of how many blocks of a class
+    the sums alone are.
+    """
 
     k: int
     rows: int
     per_class: tuple[bool, ...]
+    leading: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -39,10 +45,12 @@ class Tally:
     samples: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
     best: dict[tuple[int, str], Best] = field(default_factory=dict)
     moments: list[ByClass] = field(default_factory=list)
+    leading: dict[int, Leading] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.moments = self.moments or [ByClass() for _ in self.limits.per_class]
+        self.leading = self.leading or {q: Leading(room) for q, room in enumerate(self.limits.leading) if room}
 
     def add(self, answers: Answers) -> None:
         """Counts a batch in."""
@@ -54,11 +62,12 @@ class Tally:
         )  # fmt: skip
         for name, values in zip(COLUMNS, columns, strict=True):
             self.samples[name] += values
-        classes = [t if t >= 0 else -1 if label is None else label
-                   for t, label in zip(answers.target, labels, strict=True)]  # fmt: skip
+        classes = [class_of(*pair) for pair in zip(labels, answers.target, strict=True)]
         for number, table in enumerate(answers.tables):
             own = classes if self.limits.per_class[number] else [-1] * len(classes)
             self.moments[number].add(table.relevance, own)
+            if number in self.leading:
+                self.leading[number].add(numbers, table.relevance, classes)
             samples = np.array(numbers, np.int64)
             self.gather(number, "relevance").add(samples, table.scores, table.places)
             if table.activation is not None:
@@ -80,6 +89,8 @@ class Tally:
         for name in COLUMNS:
             known = {"sample": failure.number, "error": failure.text}
             self.samples[name].append(known.get(name))
+        for leading in self.leading.values():
+            leading.skip(failure.number)
 
     def absorb(self, other: Tally) -> None:
         """Counts in what another one has counted."""
@@ -87,6 +98,8 @@ class Tally:
             self.samples[name] += other.samples[name]
         for mine, theirs in zip(self.moments, other.moments, strict=True):
             mine.merge(theirs)
+        for question, leading in self.leading.items():
+            leading.absorb(other.leading[question])
         for note, count in other.notes.items():
             self.notes[note] = self.notes.get(note, 0) + count
         for key, best in other.best.items():
@@ -102,6 +115,11 @@ class Tally:
     def count(self) -> int:
         """How many samples have been explained."""
         return len(self.samples["sample"]) - len(self.errors)
+
+
+def class_of(label: int | None, target: int | None) -> int:
+    """The class that a sample is counted to: its target, its label where there is none, else -1."""
+    return target if target is not None and target >= 0 else -1 if label is None else label
 
 
 def fold(tallies: Iterable[Tally]) -> Tally | None:

@@ -9,7 +9,8 @@ from torch import Tensor
 from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
 from nrm.jobs.crops import Crops, kept_crops
-from nrm.jobs.ranking import Hits, Ranking
+from nrm.jobs.hits import Hits
+from nrm.jobs.ranking import Ranking
 from nrm.jobs.store import Store
 from nrm.plot.heat import INK, frame
 from nrm.plot.pictures import read_image
