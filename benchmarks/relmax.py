@@ -16,6 +16,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +87,19 @@ def plan(case: Case, shard_size: int) -> Job:
 def measure_cost(case: Case, shard_size: int) -> None:
     """The parts of a sample's cost: bare questions and shards of the job in turn."""
     times = dict.fromkeys(("forward pass", "bare questions", "explained by the job", "written", "folded"), 0.0)
+    importlib.import_module("pyarrow.parquet")  # once, and no part of a sample's cost
     begin, job = clock(plan, case, shard_size)
     with claim(Path(tempfile.mkdtemp()) / "store", job.facts, 1) as (shelf, _):
         case.bare(case.x[:BATCH])
+        task, whole = Task(job, None), len(job.shards) == 1
         for shard in job.shards:
             for part in case.x[shard * shard_size : (shard + 1) * shard_size].split(BATCH):
                 times["forward pass"] += clock(case.forward, part)[0]
                 times["bare questions"] += clock(case.bare, part)[0]
-            spent, done = clock(Task(job, None).run, shard)
+            spent, done = clock(task.run, shard)
             times["explained by the job"] += spent
-            times["written"] += clock(write_part, shelf.parts, Span(shard, shard + 1), done.tally)[0]
+            write = partial(write_part, to_stay=whole)
+            times["written"] += clock(write, shelf.parts, Span(shard, shard + 1), done.tally)[0]
         times["folded"] = clock(close, shelf, job.facts)[0]
         size = sum(file.stat().st_size for file in shelf.path.rglob("*") if file.is_file())
     for name, seconds in times.items():

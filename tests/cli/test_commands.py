@@ -18,6 +18,7 @@ from cli.conftest import Run
 from factories import small, whole
 from nrm.cli.inputs import read_inputs
 from nrm.cli.models import load_model
+from nrm.jobs import job
 
 WHOLE = "factories:whole"
 
@@ -180,6 +181,40 @@ def test_relmax_ranks_as_the_library_does(folder: Path, run: Run) -> None:
         assert [hit["sample"] for hit in row["samples"]] == found.top(one.channel(block)).samples
     pair = data["results"][1]["blocks"][0]
     assert pair["block"].endswith("x 4.channel(2)")
+
+
+def test_relmax_lists_the_blocks_of_a_class(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = (
+        "relmax",
+        WHOLE,
+        "data",
+        "-a",
+        "1 x 4",
+        "-k",
+        "2",
+        "--blocks",
+        "2",
+        "--target",
+        "label",
+        "--of-class",
+        "0",
+    )
+    exact = run(*command, "--json").data
+    result = exact["results"][0]
+    assert exact["class"] == 0
+    assert result["complete"]
+    assert all(row["bounds"] == [row["mean"], row["mean"]] for row in result["blocks"])
+    monkeypatch.setattr(job, "CELLS", 1)  # too few for every class
+    done = run(*command)
+    assert "for class 0" in done.out
+    assert "samples_of(0)" in done.out + done.err
+    found = run(*command, "--json").data["results"][0]
+    assert found["blocks"][0]["block"] == result["blocks"][0]["block"]
+    for row in found["blocks"]:
+        assert row["bounds"][0] <= row["mean"] <= row["bounds"][1]
+    wrong = run(*command[:-1], "9")
+    assert wrong.code == 2
+    assert "no samples" in wrong.err
 
 
 def test_relmax_keeps_a_store_and_draws_a_sheet(folder: Path, run: Run) -> None:

@@ -38,10 +38,10 @@ class Shards:
         self.known: dict[int, Any] = {}
         self.asked: list[int] = []
 
-    def __call__(self, job: Any, shard: int, tick: Any) -> Any:
+    def __call__(self, job: Any, shard: int, tick: Any, known: Any) -> Any:
         self.asked.append(shard)
         if shard not in self.known:
-            self.known[shard] = self.compute(job, shard, tick)
+            self.known[shard] = self.compute(job, shard, tick, known)
         return self.known[shard]
 
 

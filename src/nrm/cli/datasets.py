@@ -1,5 +1,6 @@
 """The command for data sets: the samples in which blocks count most."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from nrm.cli.options import AsJson, DryRun, MeasureOptions, ModelName, ModelOpti
 from nrm.cli.output import Terminal, percent
 from nrm.errors import InputError, NrmError
 from nrm.extras import extra
+from nrm.jobs import Blocks
 from nrm.jobs import relmax as run_relmax
 from nrm.jobs.datasets import Images
 from nrm.jobs.ranking import Ranking
@@ -54,6 +56,9 @@ def relmax(
         list[str], typer.Option("--ask", "-a", help='What is ranked: features.28, "a x b" for pairs, a set.')
     ],
     blocks: Annotated[int, typer.Option(help="How many blocks of every question are listed.")] = 8,
+    of_class: Annotated[
+        int | None, typer.Option(metavar="CLASS", help="List the blocks that count most for this class alone.")
+    ] = None,
     sheet: Annotated[Path | None, typer.Option(help="A picture of their best samples: sheet.png.")] = None,
     *,
     job: JobOptions,
@@ -81,18 +86,20 @@ def relmax(
         found = run_relmax(
             loaded.model, dataset, *questions, targets=targets, progress=shown, **asdict(job), **arguments
         )
-        results = [ranking_of(found, n, question, blocks, dataset) for n, question in enumerate(questions)]
+        best = [found.best(*question, k=blocks, target=of_class) for question in questions]
+        results = [ranking_of(found, n, question, best[n], dataset) for n, question in enumerate(questions)]
         if sheet is not None:
-            draw_sheet(sheet, found, questions, blocks, loaded, dataset, arguments)
+            rows = [sets for n, question in enumerate(questions) for sets in sets_of(found, n, question, best[n])]
+            draw_sheet(sheet, found, rows, loaded, dataset, arguments)
     for result in results:
-        _show(terminal, result)
+        _show(terminal, result, of_class)
     errors = [{"sample": sample, "name": name_of(dataset, sample), "error": text} for sample, text in found.errors]
     for error in errors:
         terminal.note(f"left out: {error['name']}: {error['error']}")
     files = [str(path) for path in (job.store, sheet) if path is not None]
     if files:
         terminal.say(f"written: {', '.join(files)}")
-    facts = {"model": loaded.describe(), "samples": found.count, "errors": errors}
+    facts = {"model": loaded.describe(), "samples": found.count, "class": of_class, "errors": errors}
     terminal.finish("relmax", **facts, results=results, files=files)
     return 0
 
@@ -123,42 +130,39 @@ def name_of(dataset: Any, number: int) -> str:
     return str(dataset.files[number]) if isinstance(dataset, Images) else f"sample {number}"
 
 
-def ranking_of(found: Ranking, number: int, question: Question, blocks: int, dataset: Any) -> Data:
-    """The blocks of the question of this number with the largest mean share, and the best samples of each."""
+def ranking_of(found: Ranking, number: int, question: Question, best: Blocks, dataset: Any) -> Data:
+    """The best blocks of the question of this number, and the best samples of each."""
     listed = []
-    for sets, mean in best_blocks(found, number, question, blocks):
+    for sets, mean, bounds in zip(sets_of(found, number, question, best), best.means, best.bounds, strict=True):
         hits = found.top(*sets)
         samples = [
             {"sample": hit.sample, "name": name_of(dataset, hit.sample), "score": hit.score, "place": hit.place}
             for hit in hits
         ]
-        row = {"block": " x ".join(map(str, sets)), "mean": mean, "samples": samples, "complete": hits.complete}
-        listed.append(row)
-    return {"question": " x ".join(map(str, question)), "blocks": listed}
+        row = {"block": " x ".join(map(str, sets)), "mean": mean, "bounds": bounds, "samples": samples}
+        listed.append(row | {"complete": hits.complete})
+    asked, limit = " x ".join(map(str, question)), best.limit if math.isfinite(best.limit) else None
+    return {"question": asked, "blocks": listed, "limit": limit, "complete": best.complete, "note": best.note}
 
 
-def best_blocks(
-    found: Ranking, number: int, question: Question, count: int
-) -> Iterator[tuple[tuple[Partition | Set, ...], float]]:
-    """The sets of the best blocks of a question, with their mean share."""
+def sets_of(found: Ranking, number: int, question: Question, best: Blocks) -> Iterator[Question]:
+    """The sets of the best blocks of a question."""
     shapes = [part["shape"] for part in found.facts["questions"][number]["parts"]]
-    for index, mean in found.best(*question, k=count):
+    for index in best.indices:
         places = iter(index)
         sets = []
         for part, shape in zip(question, shapes, strict=True):
             at = tuple(next(places) for _ in shape)
             sets.append(part[at[0] if len(at) == 1 else at] if isinstance(part, Partition) else part)
-        yield tuple(sets), mean
+        yield tuple(sets)
 
 
 def draw_sheet(
-    path: Path, found: Ranking, questions: Sequence[Question], blocks: int, loaded: Loaded, dataset: Any,
-    arguments: Mapping[str, Any],
-) -> None:  # fmt: skip
+    path: Path, found: Ranking, rows: Sequence[Question], loaded: Loaded, dataset: Any, arguments: Mapping[str, Any]
+) -> None:
     """A contact sheet: a row for every block, with its best samples."""
     with extra("viz", "contact sheets"):
         import matplotlib.pyplot as plt
-    rows = [sets for n, question in enumerate(questions) for sets, _ in best_blocks(found, n, question, blocks)]
     wide = min(WIDE, found.facts["k"])
     figure = gallery(found, *rows, k=wide, model=loaded.model, dataset=dataset, **arguments)
     with replacing(path) as new:
@@ -201,10 +205,15 @@ def _dry_run(
     return 0
 
 
-def _show(terminal: Terminal, result: Mapping[str, Any]) -> None:
-    terminal.title(f"{result['question']}: the blocks with the largest mean share")
+def _show(terminal: Terminal, result: Mapping[str, Any], label: int | None) -> None:
+    among = "" if label is None else f" for class {label}"
+    terminal.title(f"{result['question']}: the blocks with the largest mean share{among}")
     rows = []
     for row in result["blocks"]:
+        low, high = row["bounds"]
+        mean = percent(row["mean"]) + (f" ({percent(low)} to {percent(high)})" if low < high else "")
         best = ", ".join(f"{one['name']} ({one['score']:.3g})" for one in row["samples"][:SHOWN])
-        rows.append((row["block"], percent(row["mean"]), best))
+        rows.append((row["block"], mean, best))
     terminal.table(["block", "mean", "best samples"], rows, right=(1,))
+    if result["note"]:
+        terminal.note(result["note"])

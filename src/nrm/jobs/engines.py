@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ import torch
 from nrm.errors import JobError, QuestionError
 from nrm.extras import extra
 from nrm.jobs.answers import describe
-from nrm.jobs.job import Job, run_shard
+from nrm.jobs.job import Job, remember, run_shard
 from nrm.jobs.parts import Span, write_part
-from nrm.jobs.tally import Tally
+from nrm.jobs.tally import Known, Tally
 from nrm.search.found import read_count
 
 ENGINES = ("local", "ray")
@@ -31,18 +31,22 @@ Tick = Callable[[int], None]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One job as every worker gets it; with a folder, shards are written there, else they are given back."""
+    """One job as every worker gets it; with a folder, shards are written there, else they are given back.
+
+    ``known`` is what this worker has seen so far: shards keep nothing that cannot be among the best beside it.
+    """
 
     job: Job
     parts: Path | None
+    known: Known = field(default_factory=dict)
 
     def run(self, shard: int, tick: Tick = lambda n: None) -> Done:
         """Does one shard."""
-        tally = run_shard(self.job, shard, tick)
-        if self.parts is None:
-            return Done(shard, tally.errors, len(tally.samples["sample"]), tally)
-        write_part(self.parts, Span(shard, shard + 1), tally)
-        return Done(shard, tally.errors, len(tally.samples["sample"]), None)
+        tally = run_shard(self.job, shard, tick, self.known)
+        if self.parts is not None:
+            write_part(self.parts, Span(shard, shard + 1), tally, to_stay=len(self.job.shards) == 1)
+        remember(self.known, tally)
+        return Done(shard, tally.errors, len(tally.samples["sample"]), tally if self.parts is None else None)
 
 
 @dataclass(frozen=True, eq=False)

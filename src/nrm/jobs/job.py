@@ -18,7 +18,8 @@ from nrm.jobs.datasets import Loaded, batches, is_map, load, load_range
 from nrm.jobs.leading import ROOM
 from nrm.jobs.likeness import identify
 from nrm.jobs.questions import Question, fingerprint
-from nrm.jobs.tally import Limits, Tally
+from nrm.jobs.tally import Known, Limits, Tally
+from nrm.jobs.top import Best
 from nrm.measure import Measure
 from nrm.measure.origin import model_digest
 from nrm.measure.peaks import block_shape, last_set
@@ -67,16 +68,19 @@ class Job:
         return range(math.ceil((self.samples or 0) / self.shard_size))
 
 
-def run_shard(job: Job, shard: int, tick: Callable[[int], None] = lambda n: None) -> Tally:
+def run_shard(job: Job, shard: int, tick: Callable[[int], None], known: Known) -> Tally:
     """Explains the samples of one shard of a map-style data set: the unit of work of every engine."""
     first = shard * job.shard_size
     numbers = range(first, min(first + job.shard_size, len(job.dataset)))
-    return run_samples(job, load_range(job.dataset, numbers, job.targets, job.batch_size), tick)
+    return run_samples(job, load_range(job.dataset, numbers, job.targets, job.batch_size), tick, known)
 
 
-def run_samples(job: Job, samples: Iterable[Loaded], tick: Callable[[int], None] = lambda n: None) -> Tally:
-    """Explains samples as they come; those that fail are counted, up to the number that the job allows."""
-    tally = Tally(job.limits)
+def run_samples(job: Job, samples: Iterable[Loaded], tick: Callable[[int], None], known: Known) -> Tally:
+    """Explains samples as they come; those that fail are counted, up to the number that the job allows.
+
+    What cannot be among the best beside what is ``known`` of other samples is left out.
+    """
+    tally = Tally(job.limits, known=known)
     with threads(job.threads):
         for batch in batches(samples, job.batch_size):
             good = [sample for sample in batch if isinstance(sample, Sample)]
@@ -88,7 +92,14 @@ def run_samples(job: Job, samples: Iterable[Loaded], tick: Callable[[int], None]
                 tally.fail(failure)
             check_errors(tally.errors, job.max_errors)
             tick(len(batch))
+    tally.known = {}
     return tally
+
+
+def remember(known: Known, tally: Tally) -> None:
+    """Adds a finished shard to what is known."""
+    for (question, by), best in tally.best.items():
+        known.setdefault((question, by), Best(tally.limits.k, tally.limits.rows)).absorb(best)
 
 
 def check_errors(errors: list[tuple[int, str]], allowed: int) -> None:

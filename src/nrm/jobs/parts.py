@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -12,13 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from nrm.errors import JobError, ResultFileError
 from nrm.jobs.job import READABLE, SCHEMA
 from nrm.jobs.tables import TABLES, damaged, read_tables, write_tables
 from nrm.jobs.tally import Limits, Tally
-from nrm.jobs.top import Top
 
 FACTS = "part.json"
 TEMPORARY = ".writing-"
@@ -44,20 +42,20 @@ class Span(NamedTuple):
         return cls(int(first), int(last))
 
 
-def write_part(folder: Path, span: Span, tally: Tally) -> None:
+def write_part(folder: Path, span: Span, tally: Tally, *, to_stay: bool = False) -> None:
     """Writes a part under another name, flushes it to the disk, and renames it."""
     with writing(folder):
         temporary = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
         try:
             temporary.mkdir()
-            write_tables(temporary, tally)
+            write_tables(temporary, tally, to_stay=to_stay)
             facts = {
                 "schema": SCHEMA,
                 "files": {name: list(_seal(temporary / name)) for name in TABLES},
                 "count": tally.count,
                 "errors": tally.errors,
                 "notes": tally.notes,
-                "cuts": {f"{question} {by}": top.cut for (question, by), top in tally.tops.items() if _full(top)},
+                "cuts": {f"{question} {by}": cut for (question, by), cut in _cuts(tally).items()},
             }
             (temporary / FACTS).write_text(json.dumps(facts), encoding="utf-8")
             _seal(temporary / FACTS)
@@ -83,8 +81,9 @@ def writing(place: Path) -> Iterator[None]:
         ) from error  # fmt: skip
 
 
-def _full(top: Top) -> bool:
-    return bool(np.isfinite(top.cut))
+def _cuts(tally: Tally) -> dict[tuple[int, str], float]:
+    cuts = {key: best.cut for key, best in tally.best.items()}
+    return {key: cut for key, cut in cuts.items() if math.isfinite(cut)}
 
 
 def _seal(path: Path) -> tuple[int, str]:
@@ -104,8 +103,11 @@ def _flush(folder: Path) -> None:
 
 def read_part(folder: Path, limits: Limits) -> Tally:
     """The tally that a part holds."""
-    tally = read_tables(folder, limits)
-    tally.notes = read_facts(folder)["notes"]
+    tally, facts = read_tables(folder, limits), read_facts(folder)
+    tally.notes = facts["notes"]
+    for key, cut in facts["cuts"].items():
+        question, by = key.split()
+        tally.gather(int(question), by).left = cut
     return tally
 
 

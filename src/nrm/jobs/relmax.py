@@ -29,6 +29,7 @@ from nrm.jobs.job import (
     first_samples,
     identity,
     probe,
+    remember,
     run_samples,
 )
 from nrm.jobs.parts import Span, write_part
@@ -166,7 +167,7 @@ def _run(job: Job, source: Iterator[Loaded] | None, engine: Engine, progress: bo
             done = _checked(engine(Task(job, None), job.shards, shown.update), job.max_errors)
             tallies = (one.tally for one in in_order(done) if one.tally is not None)
         else:
-            tallies = (run_samples(job, part, shown.update) for _, part in shards_of(source, job.shard_size))
+            tallies = (run_samples(job, part, shown.update, {}) for _, part in shards_of(source, job.shard_size))
         whole = fold_shards(tallies)
     assert whole is not None
     check_errors(whole.errors, job.max_errors)
@@ -207,10 +208,11 @@ def _store_iterable(
         last = shard + 1
         if shard in finished:
             continue
-        tally = run_samples(task.job, samples, tick)
+        tally = run_samples(task.job, samples, tick, task.known)
         errors += tally.errors
         check_errors(errors, task.job.max_errors)
         write_part(shelf.parts, Span(shard, shard + 1), tally)
+        remember(task.known, tally)
         shelf.fold_groups(None)
     shelf.fold_all(last)
 

@@ -93,7 +93,7 @@ class Shelf:
             return
         tally = fold(read_part(self.folder(span), self.limits) for span in spans)
         assert tally is not None
-        write_part(self.parts, whole, tally)
+        write_part(self.parts, whole, tally, to_stay=True)
         for span in spans:
             shutil.rmtree(self.folder(span))
 

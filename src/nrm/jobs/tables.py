@@ -28,17 +28,18 @@ ARRAYS = ("mean", "squares", "positive", "negative", "absolute")
 BEST = ("block", "sample", "score", "place")
 
 
-def write_tables(folder: Path, tally: Tally) -> None:
-    """Writes a tally into a folder."""
+def write_tables(folder: Path, tally: Tally, *, to_stay: bool) -> None:
+    """Writes a tally into a folder: sorted and compressed if it is to stay, else as quickly as can be."""
     with extra("store", "nrm.relmax with a store"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    tables = (_samples_table(pa, tally), _top_table(pa, tally), _statistics_table(pa, tally), _leading_table(pa, tally))
+    best = {key: best.top().rows if to_stay else best.rows() for key, best in sorted(tally.best.items())}
+    tables = (_samples_table(pa, tally), _top_table(pa, best), _statistics_table(pa, tally), _leading_table(pa, tally))
     for name, table in zip(TABLES, tables, strict=True):
         repeated = [column for column in table.column_names if column in REPEATED]
         pq.write_table(
-            table, folder / name, row_group_size=ROW_GROUP, compression="zstd", use_dictionary=repeated,
-            write_statistics=[column for column in table.column_names if column in SOUGHT],
+            table, folder / name, row_group_size=ROW_GROUP if to_stay else None, compression="zstd" if to_stay else "none",
+            use_dictionary=repeated, write_statistics=[column for column in table.column_names if column in SOUGHT],
         )  # fmt: skip
 
 
@@ -48,18 +49,18 @@ def _samples_table(pa: Any, tally: Tally) -> Any:
     return pa.table({name: pa.array([values[i] for i in order], kinds[name]) for name, values in tally.samples.items()})
 
 
-def _top_table(pa: Any, tally: Tally) -> Any:
+def _top_table(pa: Any, best: dict[tuple[int, str], Rows]) -> Any:
     kinds = {"question": pa.int32(), "ranking": pa.string(), "block": pa.int64(), "sample": pa.int64(),
              "score": pa.float64(), "place": pa.int64()}  # fmt: skip
     pieces = [
         pa.table(
             {
-                "question": np.full(len(top), question, np.int32),
-                "ranking": pa.repeat(by, len(top)),
-                **{name: getattr(top, name) for name in BEST},
+                "question": np.full(len(rows), question, np.int32),
+                "ranking": pa.repeat(by, len(rows)),
+                **dict(zip(BEST, rows.columns, strict=True)),
             }
         )
-        for (question, by), top in sorted(tally.tops.items())
+        for (question, by), rows in best.items()
     ]
     return pa.concat_tables([pa.schema(kinds).empty_table(), *pieces])
 
@@ -129,8 +130,8 @@ def read_tables(folder: Path, limits: Limits) -> Tally:
     for part in _runs(rows["question"], rank):
         some = Rows(*(rows[name][part] for name in BEST))
         tally.gather(int(rows["question"][part.start]), known[rank[part.start]]).take(some)
-    statistics = read_table(folder / STATISTICS)
-    tally.moments = [moments_of(statistics, question) for question in range(len(limits.per_class))]
+    for question, moments in _moments_of(read_table(folder / STATISTICS)):
+        tally.moments[question] = moments
     for question, leading in tally.leading.items():
         read_leading(folder, question, leading)
     return tally
@@ -143,21 +144,20 @@ def _runs(*columns: Any) -> Iterator[slice]:
     return (slice(first, last) for first, last in itertools.pairwise(ends) if last > first)
 
 
-def moments_of(table: Any, question: int) -> ByClass:
-    """The statistics of one question in a table of them."""
+def _moments_of(table: Any) -> Iterator[tuple[int, ByClass]]:
+    """The statistics of every question in a table of them: written question by question, class by class."""
     columns = {name: table[name].to_numpy() for name in ("question", "class", "count", *ARRAYS)}
-    mine = np.flatnonzero(columns["question"] == question)
-    if not len(mine):
-        return ByClass()
-    rows = slice(mine[0], mine[-1] + 1)  # written question by question, class by class
-    labels, first = np.unique(columns["class"][rows], return_index=True)
-    arrays = [torch.from_numpy(columns[name][rows].reshape(len(labels), -1).copy()) for name in ARRAYS]
-    return ByClass.of(labels.tolist(), columns["count"][rows][first].tolist(), arrays)
+    for rows in _runs(columns["question"]):
+        starts = [run.start for run in _runs(columns["class"][rows])]
+        labels, counts = (columns[name][rows][starts].tolist() for name in ("class", "count"))
+        arrays = [torch.from_numpy(columns[name][rows].reshape(len(labels), -1).copy()) for name in ARRAYS]
+        yield int(columns["question"][rows.start]), ByClass.of(labels, counts, arrays)
 
 
 def read_statistics(folder: Path, question: int) -> ByClass:
     """The statistics of one question in a folder."""
-    return moments_of(read_table(folder / STATISTICS, [("question", "=", question)]), question)
+    found = dict(_moments_of(read_table(folder / STATISTICS, [("question", "=", question)])))
+    return found.get(question, ByClass())
 
 
 def read_leading(folder: Path, question: int, leading: Leading, label: int | None = None) -> None:

@@ -23,6 +23,10 @@ GROUP = 16
 """Shards that are folded into one before groups are."""
 
 
+Known = dict[tuple[int, str], Best]
+"""The best samples of every question by every ranking, as far as a worker has seen."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """How much is kept: ``k`` samples of every block, ``rows`` of a question.
@@ -43,10 +47,11 @@ class Tally:
 
     limits: Limits
     samples: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
-    best: dict[tuple[int, str], Best] = field(default_factory=dict)
+    best: Known = field(default_factory=dict)
     moments: list[ByClass] = field(default_factory=list)
     leading: dict[int, Leading] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
+    known: Known = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.moments = self.moments or [ByClass() for _ in self.limits.per_class]
@@ -82,7 +87,10 @@ class Tally:
 
     def gather(self, question: int, by: str) -> Best:
         """Where the best samples of a question are gathered."""
-        return self.best.setdefault((question, by), Best(self.limits.k, self.limits.rows))
+        key = question, by
+        if key not in self.best:
+            self.best[key] = Best(self.limits.k, self.limits.rows, self.known.get(key))
+        return self.best[key]
 
     def fail(self, failure: Failure) -> None:
         """Counts a sample in that could not be explained."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,7 +49,8 @@ class Top:
     idempotent: in whatever order and parts the samples come, the rows are the same.
 
     Where the bound is reached, the rows with the largest scores of all blocks are kept: among those that are missing
-    none is larger than :attr:`cut`, so that a block's list is complete down to there.
+    none is larger than :attr:`cut`, so that a block's list is complete down to there. Rows that could not be among the
+    best of all samples may be missing before: ``left`` bounds them.
     """
 
     k: int
@@ -57,6 +59,7 @@ class Top:
     sample: Integers
     score: Floats
     place: Integers
+    left: float = -math.inf
 
     @classmethod
     def empty(cls, k: int, bound: int) -> Top:
@@ -72,7 +75,7 @@ class Top:
     @cached_property
     def cut(self) -> float:
         """No row that is missing for want of room has a larger score."""
-        return float(self.score.min()) if len(self.score) >= self.bound else float("-inf")
+        return _cut(self.score, self.bound, self.left)
 
     def of_block(self, block: int) -> Top:
         """The rows of one block, best first."""
@@ -87,11 +90,14 @@ class Best:
     """Gathers the best samples of every block, batch by batch.
 
     Rows wait until there are as many as may be kept, so that few of them are ever compared; what cannot be among the
-    best any more does not even wait.
+    best any more does not even wait. What is ``known`` of samples that were counted elsewhere tells so from the start:
+    the longer a job runs, the fewer rows its shards have.
     """
 
-    def __init__(self, k: int, bound: int) -> None:
+    def __init__(self, k: int, bound: int, known: Best | None = None) -> None:
         self.k, self.bound = k, bound
+        self.left = -math.inf if known is None else known.cut
+        self._known = None if known is None else known.rows()
         self._parts: list[Rows] = []
         self._waiting = 0
         self._floors: Tensor | None = None
@@ -102,6 +108,9 @@ class Best:
 
         If there are more blocks than may be kept, only positive scores count.
         """
+        if self._known is not None:
+            self._raise_floors(self._known, scores)
+            self._known = None
         # Where room is short, of more than k samples some would be left out for their own block alone.
         short = crowded(self.k, self.bound, scores.shape[1])
         many = self.k if short else max(1, len(samples))
@@ -120,16 +129,29 @@ class Best:
 
     def absorb(self, other: Best) -> None:
         """Counts in what another one has gathered."""
+        self.left = max(self.left, other.left)
         self.take(*other._parts)
 
     def top(self) -> Top:
         """The best of all that came."""
         if self._top is None:
-            rows = narrowed(self._parts, self.k, self.bound) if self._parts else Top.empty(0, 0).rows
+            rows = self.rows()
             rows = rows.at(np.lexsort((rows.sample, -rows.score, rows.block)))
-            self._top = Top(self.k, self.bound, *rows.columns)
-            self._parts, self._waiting = [self._top.rows], 0
+            self._top = Top(self.k, self.bound, rows.block, rows.sample, rows.score, rows.place, self.left)
+            self._parts = [rows]
         return self._top
+
+    def rows(self) -> Rows:
+        """The same rows, in no order."""
+        if not self._parts:
+            return Top.empty(0, 0).rows
+        self._narrow(None)
+        return self._parts[0]
+
+    @property
+    def cut(self) -> float:
+        """That of :meth:`top`."""
+        return _cut(self.rows().score, self.bound, self.left)
 
     def _wait(self, rows: Rows) -> None:
         self._parts.append(rows)
@@ -150,10 +172,18 @@ class Best:
         return Rows(block, samples[row], score, place)
 
     def _narrow(self, like: Tensor | None) -> None:
-        rows = narrowed(self._parts, self.k, self.bound)
+        rows = narrowed(self._parts, self.k, self.bound) if self._waiting else self._parts[0]
         self._parts, self._waiting = [rows], 0
         if like is not None:
-            self._floors = torch.from_numpy(_floors(rows, self.k, self.bound, like.shape[1])).to(like)
+            self._raise_floors(rows, like)
+
+    def _raise_floors(self, rows: Rows, like: Tensor) -> None:
+        floors = torch.from_numpy(_floors(rows, self.k, self.bound, like.shape[1])).to(like)
+        self._floors = floors if self._floors is None else torch.maximum(self._floors, floors)
+
+
+def _cut(score: Floats, bound: int, left: float) -> float:
+    return max(left, float(score.min())) if len(score) >= bound else left
 
 
 def crowded(k: int, bound: int, blocks: int) -> bool:

@@ -69,8 +69,15 @@ def _by_axes(blocks: Blocks, values: Tensor) -> tuple[Tensor, Tensor]:
     lines = values.permute(0, *(a + 1 for a in (*axes, *rest))).reshape(len(values), math.prod(blocks.full), -1)
     numbers = torch.arange(values[0].numel(), device=values.device).view(values.shape[1:])
     numbers = numbers.permute(*axes, *rest).reshape(lines.shape[1:])
-    best, at = lines.max(2)
-    return best, numbers.expand_as(lines).gather(2, at[:, :, None])[:, :, 0]
+    at = _first_largest(lines)[:, :, None]
+    return lines.gather(2, at)[:, :, 0], numbers.expand_as(lines).gather(2, at)[:, :, 0]
+
+
+def _first_largest(lines: Tensor) -> Tensor:
+    """Where the largest value of every line is; NumPy has the faster search on processors."""
+    if lines.device.type == "cpu" and lines.dtype in (torch.float32, torch.float64):
+        return torch.from_numpy(lines.numpy().argmax(2))
+    return lines.argmax(2)
 
 
 def _by_label(blocks: Blocks, values: Tensor) -> tuple[Tensor, Tensor]:
