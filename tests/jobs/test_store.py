@@ -62,6 +62,18 @@ def test_a_store_is_the_job_in_memory(tmp_path: Path, expected: Any) -> None:
     again.verify()
 
 
+def test_later_shards_have_fewer_rows(tmp_path: Path) -> None:
+    run(tmp_path / "s", shards=range(14))  # not enough to be folded
+    table = pytest.importorskip("pyarrow.parquet")
+    parts = sorted((tmp_path / "s" / "parts").iterdir())
+    sizes = [table.read_metadata(part / "top.parquet").num_rows for part in parts]
+    assert len(sizes) == 14
+    assert max(sizes[-3:]) < min(sizes[:2])
+    hits = nrm.open_store(tmp_path / "s").top(A.channel(1), B.channel(1))
+    alone = run(None, torch.utils.data.Subset(Squares(70), range(28))).top(A.channel(1), B.channel(1))
+    assert (hits.samples, hits.complete) == (alone.samples, alone.complete)
+
+
 def test_a_pruned_pair_says_so(tmp_path: Path) -> None:
     store = run(tmp_path / "s")
     notes = [store.top(A.channel(i), B.channel(j)) for i in range(4) for j in range(5)]

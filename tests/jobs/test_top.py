@@ -76,3 +76,27 @@ def test_batches_make_no_difference(k: int, bound: int, blocks: int, size: int, 
         if seed % 2:
             best.top()  # to look at it changes nothing
     assert rows(best.top()) == rows(batch(k, bound, scores, np.arange(30)))
+
+
+@given(SMALL, st.integers(1, 60), st.integers(1, 30), SMALL, st.integers(0, 2**16))
+def test_what_is_known_makes_shards_smaller_and_no_difference(
+    k: int, bound: int, blocks: int, size: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    scores = random.integers(-3, 9, (30, blocks)).astype(float)
+    places = np.arange(scores.size).reshape(scores.shape) % 7
+    known, kept, whole = Best(k, bound), Best(k, bound), []
+    for numbers in np.array_split(random.permutation(30), 30 // size):
+        numbers.sort()
+        shard = Best(k, bound, known)
+        shard.add(numbers, torch.from_numpy(scores[numbers]), torch.from_numpy(places[numbers]))
+        whole += numbers.tolist()
+        alone = batch(k, bound, scores, numbers)
+        assert set(rows(shard.top())) <= set(rows(alone))
+        known.absorb(shard)
+        kept.absorb(shard)
+        # so far: nothing is missing that the cut does not tell
+        expected = batch(k, bound, scores, np.sort(whole))
+        assert rows(kept.top()) == rows(expected)
+        assert kept.cut == expected.cut
+    assert rows(kept.top()) == rows(batch(k, bound, scores, np.arange(30)))

@@ -36,11 +36,9 @@ def write_tables(folder: Path, tally: Tally, *, to_stay: bool) -> None:
     best = {key: best.top().rows if to_stay else best.rows() for key, best in sorted(tally.best.items())}
     tables = (_samples_table(pa, tally), _top_table(pa, best), _statistics_table(pa, tally), _leading_table(pa, tally))
     for name, table in zip(TABLES, tables, strict=True):
-        repeated = [column for column in table.column_names if column in REPEATED]
-        pq.write_table(
-            table, folder / name, row_group_size=ROW_GROUP if to_stay else None, compression="zstd" if to_stay else "none",
-            use_dictionary=repeated, write_statistics=[column for column in table.column_names if column in SOUGHT],
-        )  # fmt: skip
+        packed = {"row_group_size": ROW_GROUP, "compression": "zstd"} if to_stay else {"compression": "none"}
+        repeated, sought = ([column for column in table.column_names if column in some] for some in (REPEATED, SOUGHT))
+        pq.write_table(table, folder / name, use_dictionary=repeated, write_statistics=sought, **packed)
 
 
 def _samples_table(pa: Any, tally: Tally) -> Any:

@@ -96,8 +96,9 @@ class Best:
 
     def __init__(self, k: int, bound: int, known: Best | None = None) -> None:
         self.k, self.bound = k, bound
-        self.left = -math.inf if known is None else known.cut
-        self._known = None if known is None else known.rows()
+        self.left, self._known = -math.inf, None if known is None else known.settled()
+        if self._known is not None and known is not None:
+            self.left = _cut(self._known.score, bound, known.left)
         self._parts: list[Rows] = []
         self._waiting = 0
         self._floors: Tensor | None = None
@@ -147,6 +148,12 @@ class Best:
             return Top.empty(0, 0).rows
         self._narrow(None)
         return self._parts[0]
+
+    def settled(self) -> Rows:
+        """Nearly the same, cheaper: rows that came last may be missing, and others still be there."""
+        if self._parts and self._waiting <= len(self._parts[0]):
+            return self._parts[0]
+        return self.rows()
 
     @property
     def cut(self) -> float:
@@ -240,7 +247,7 @@ def _apart(parts: Sequence[Rows]) -> bool:
 
 def _floors(rows: Rows, k: int, bound: int, blocks: int) -> Floats:
     """For every block the score below which a row cannot be among the best any more."""
-    worst = np.full(blocks, np.inf)
-    np.minimum.at(worst, rows.block, rows.score)
-    worst[np.bincount(rows.block, minlength=blocks) < k] = -np.inf
+    block, score = torch.from_numpy(rows.block), torch.from_numpy(rows.score)
+    worst = torch.full((blocks,), math.inf, dtype=score.dtype).scatter_reduce_(0, block, score, "amin").numpy()
+    worst[np.bincount(rows.block, minlength=blocks) < k] = -math.inf
     return np.maximum(worst, rows.score.min()) if len(rows) >= bound else worst
