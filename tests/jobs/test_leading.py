@@ -141,6 +141,11 @@ def test_a_job_bounds_what_it_prunes() -> None:
         found.statistics(*PAIRS, target=1)
     with pytest.raises(nrm.QuestionError, match="no samples"):
         found.best(*PAIRS, target=9)
+    assert run(per_class=7).facts["leading"] == [0, 7]
+    assert run(per_class=7, k=3).best(*PAIRS, target=2).limit >= found.best(*PAIRS, target=2).limit
+    assert run(per_class=20).best(*PAIRS, target=2).complete  # room for all
+    with pytest.raises(nrm.QuestionError, match="not a number of blocks"):
+        run(per_class=0)
     assert run(per_class=True).statistics(*PAIRS, target=1)["count"] == 14
     with pytest.raises(nrm.QuestionError, match="not kept for this question"):
         run(per_class=False).best(*PAIRS, target=1)

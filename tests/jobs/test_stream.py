@@ -106,3 +106,11 @@ def test_bad_requests(model: nn.Module, data: Any) -> None:
         nrm.stream(model, [x], {"a": A.channels}, targets="label").mean()
     with pytest.raises(nrm.NrmError, match="begins with sample 12"):
         nrm.stream(model, [x[:12], torch.full((2, 1, 8, 8), torch.nan)], {"a": A.channels}).mean()
+
+
+def test_more_classes_than_memory_are_refused(model: nn.Module, data: Any) -> None:
+    x, _ = data
+    s = nrm.stream(model, batches(x, torch.arange(23), 1), {"n": (A, B.channels)}, memory=400_000)
+    with pytest.raises(nrm.MemoryLimitError, match=r"(?s)statistics of all classes.*nrm\.relmax"):
+        s.mean(by="label")
+    assert s.mean()["n"].shape == (4, 6, 6, 5)

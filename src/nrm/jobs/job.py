@@ -24,6 +24,7 @@ from nrm.measure import Measure
 from nrm.measure.origin import model_digest
 from nrm.measure.peaks import block_shape, last_set
 from nrm.questions import Layer, Partition, Stack
+from nrm.search.found import read_count
 
 SCHEMA = 2
 """The version of what is kept of a job. Version 1 had no leading blocks of classes."""
@@ -204,14 +205,18 @@ def identity(job: Job, R: Measure, looked: Sequence[Loaded] = ()) -> Facts:
     }
 
 
-def choose_per_class(R: Measure, questions: Sequence[Question], asked: bool | None) -> dict[str, tuple[Any, ...]]:
+def choose_per_class(R: Measure, questions: Sequence[Question], asked: bool | int | None) -> dict[str, tuple[Any, ...]]:
     """Of which questions statistics of every class are kept: as asked, or those whose fit into memory.
 
     Of the others so many leading blocks of every class are, unless nothing was wanted.
     """
-    if asked is not None:
+    if isinstance(asked, bool):
         return {"per_class": (asked,) * len(questions), "leading": (0,) * len(questions)}
     classes = R.values(R.output).numel()
-    fit = tuple(classes * math.prod(R(*q.parts).shape[1:]) <= CELLS for q in questions)
-    room = max(MINIMUM, min(ROOM, CELLS // classes))
-    return {"per_class": fit, "leading": tuple(0 if whole else room for whole in fit)}
+    sizes = [math.prod(R(*q.parts).shape[1:]) for q in questions]
+    if asked is None:
+        room, most = max(MINIMUM, min(ROOM, CELLS // classes)), CELLS // classes
+    else:
+        room = most = read_count(asked, "blocks", "per_class")
+    whole = tuple(size <= most for size in sizes)
+    return {"per_class": whole, "leading": tuple(0 if fits else room for fits in whole)}

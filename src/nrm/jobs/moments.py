@@ -98,6 +98,10 @@ class ByClass:
             self._join(rows, part, counts, _group(flat[:, part], group, counts))
         self._add_counts(rows, counts)
 
+    def nbytes(self, values: Tensor, classes: Sequence[int]) -> int:
+        """What all tables will take when this batch has been counted in."""
+        return 8 * 5 * len({*self._rows, *classes}) * values[0].numel()
+
     def count(self, label: int, moments: Moments) -> None:
         """Counts samples of one class in."""
         tables = (moments.mean, moments.squares, moments.positive, moments.negative, moments.absolute)

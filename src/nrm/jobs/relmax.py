@@ -51,7 +51,7 @@ def relmax(
     store: str | os.PathLike[str] | None = None, weight: str = "logit", engine: str = "local",
     workers: int | None = None, gpus: float = 0, shards: Container[int] | None = None,
     batch_size: int = 16, shard_size: int = 256, max_errors: int = 0, rows: int = ROWS,
-    per_class: bool | None = None, transform: Callable[[Any], Any] | None = None, threads: int | None = None,
+    per_class: bool | int | None = None, transform: Callable[[Any], Any] | None = None, threads: int | None = None,
     progress: bool | None = None, **options: Any,
 ) -> Ranking:  # fmt: skip
     """The samples of a data set in which blocks of neurons have the largest relevance (RelMax), and where in them.
@@ -83,8 +83,8 @@ def relmax(
         max_errors: samples that may fail. They are left out and listed in ``.errors``.
         rows: how many best samples of one question are kept in all. With more blocks than there is room for, those with
             the largest scores of all blocks; :meth:`Ranking.top` says where something may be missing.
-        per_class: whether statistics of every target are kept; None: of questions for which they fit into memory. Of
-            others the blocks with the largest means are, with bounds (:meth:`Ranking.best`).
+        per_class: whether statistics of every target are kept; None: of questions for which they fit into memory, and
+            of others the 1,024 blocks with the largest means, with bounds (:meth:`Ranking.best`). A number: so many.
         transform: for a folder of images: from an image to the model's input.
         threads: of torch; the last bits of results depend on it.
         progress: a bar with rate and time left: True at once, None after a while, False never.

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from nrm.errors import NrmError, QuestionError
+from nrm.errors import MemoryLimitError, NrmError, QuestionError
 from nrm.jobs.moments import ByClass, Moments
 from nrm.jobs.questions import Question, fingerprint
 from nrm.jobs.samples import read_batch
 from nrm.measure import Measure, measure
+from nrm.measure.memory import memory_bound
+from nrm.questions.plan import size_text
 
 SOURCES = ("label", "target", "prediction")
 
@@ -62,6 +64,7 @@ class Stream:
     ) -> None:  # fmt: skip
         self._model, self._loader, self._questions = model, loader, questions
         self._targets, self._progress, self._options = targets, progress, options
+        self._bound = memory_bound(options.get("memory", "auto"))
         self._passes: dict[str, dict[str, ByClass]] = {}
 
     def mean(self, by: Any = None) -> dict[str, Tensor]:
@@ -142,8 +145,21 @@ class Stream:
         with measure(self._model, inputs, target=target, progress=False, **self._options) as R:
             classes = list(_classes(R, by, labels, first))
             for name, question in self._questions.items():
-                kept[name].add(R(*question.parts), classes)
+                table = R(*question.parts)
+                _guard(kept[name].nbytes(table, classes), self._bound)
+                kept[name].add(table, classes)
             return len(R)
+
+
+def _guard(nbytes: int, bound: int) -> None:
+    """Refuses statistics of more classes than fit into memory."""
+    if nbytes > bound:
+        raise MemoryLimitError(
+            "the statistics of all classes are larger than the memory bound", got=size_text(nbytes),
+            expected=f"at most {size_text(bound)}",
+            hint="nrm.relmax(...).best(..., target=...) for the blocks that count most in every class, fewer blocks or "
+                 "classes, or memory=",
+        )  # fmt: skip
 
 
 def _read_target(targets: Any, labels: Tensor | None) -> Any:
