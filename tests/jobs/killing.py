@@ -16,8 +16,8 @@ import torch
 
 import nrm
 from jobs.contents import content, tally_content
-from jobs.shop import CELLS, A, B, Squares, network
-from nrm.jobs import engines, job, parts, store, tally
+from jobs.shop import A, B, Squares, network
+from nrm.jobs import engines, parts, store, tally
 
 SHARDS, SIZE = 3, 4
 EVENTS = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod"}
@@ -26,7 +26,7 @@ EVENTS = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod"}
 def run(path: Path | None) -> Any:
     return nrm.relmax(
         network(), Squares(SHARDS * SIZE), A.channels, (A.channels, B.channels), k=3, rows=40, batch_size=SIZE,
-        shard_size=SIZE, threads=1, progress=False, store=path,
+        shard_size=SIZE, threads=1, progress=False, per_class=16, store=path,
     )  # fmt: skip
 
 
@@ -115,7 +115,6 @@ def finished(path: Path, shards: Shards, expected: dict[str, Any]) -> None:
 def main(home: Path) -> None:
     torch.set_num_threads(1)
     store.GROUP = tally.GROUP = 2
-    job.CELLS = CELLS
     shards = Shards()
     engines.run_shard = shards  # type: ignore[assignment]
     expected = tally_content(run(None).tally)

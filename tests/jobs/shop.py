@@ -17,9 +17,6 @@ import nrm
 
 A, B = nrm.layer("1"), nrm.layer("4")
 
-CELLS = 45
-"""Too few for all pairs of channels in each of the three classes: 16 of 20 are kept."""
-
 
 def network(seed: int = 0) -> nn.Module:
     with torch.random.fork_rng():

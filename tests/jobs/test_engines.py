@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ import pytest
 
 import nrm
 from jobs.processes import start, wait_for
-from jobs.shop import CELLS, A, B, Deadly, Squares, network
-from nrm.jobs import job
+from jobs.shop import A, B, Deadly, Squares, network
 
 PAIRS = (A.channels, B.channels)
 pytestmark = pytest.mark.slow
@@ -23,7 +21,7 @@ LATE = "timed out during startup"
 
 
 def run(data: Any = None, **changes: Any) -> Any:
-    options = {"k": 5, "batch_size": 2, "shard_size": 4, "threads": 1, "rows": 70} | changes
+    options = {"k": 5, "batch_size": 2, "shard_size": 4, "threads": 1, "rows": 70, "per_class": 16} | changes
     return nrm.relmax(network(), Squares(40) if data is None else data, A.channels, PAIRS, **options)
 
 
@@ -37,13 +35,6 @@ def content(found: Any) -> list[Any]:
         leading,
         [{name: value if name == "count" else value.tolist() for name, value in t.items()} for t in tables],
     ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def crowded() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "CELLS", CELLS)
-        yield
 
 
 @pytest.fixture(scope="module")

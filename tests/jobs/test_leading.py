@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import nrm
 from jobs.contents import content, tally_content
-from jobs.shop import CELLS, A, B, Flowing, Squares, network
+from jobs.shop import A, B, Flowing, Squares, network
 from nrm.jobs import job
 from nrm.jobs.leading import Leading, Sums, leaders
 
@@ -93,20 +94,15 @@ def test_intervals_hold_the_truth(room: int, blocks: int, samples: int, k: int, 
             assert limit == max(unlisted, default=-math.inf)
 
 
-@pytest.fixture
-def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "CELLS", CELLS)
-
-
-def run(data: Any = None, **changes: Any) -> Any:
+def run_job(data: Any = None, **changes: Any) -> Any:
     options: dict[str, Any] = {"k": 4, "batch_size": 4, "shard_size": 8, "threads": 1, "progress": False} | changes
     return nrm.relmax(network(), Squares(42) if data is None else data, A.channels, PAIRS, targets="label", **options)
 
 
-@pytest.mark.usefixtures("crowded")
-def test_a_job_bounds_what_it_prunes() -> None:
+def test_a_job_bounds_what_it_prunes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "CELLS", 45)  # too few for 20 pairs in each of three classes
     data = Squares(42, broken=(5, 17))
-    found = run(data, max_errors=2)
+    found = run_job(data, max_errors=2)
     assert (found.facts["per_class"], found.facts["leading"]) == ([True, False], [0, 16])
     assert found.classes(*PAIRS) == [0, 1, 2]
     kinds = set()
@@ -141,19 +137,19 @@ def test_a_job_bounds_what_it_prunes() -> None:
         found.statistics(*PAIRS, target=1)
     with pytest.raises(nrm.QuestionError, match="no samples"):
         found.best(*PAIRS, target=9)
-    assert run(per_class=7).facts["leading"] == [0, 7]
-    assert run(per_class=7, k=3).best(*PAIRS, target=2).limit >= found.best(*PAIRS, target=2).limit
-    assert run(per_class=20).best(*PAIRS, target=2).complete  # room for all
+    assert run_job(per_class=7).facts["leading"] == [0, 7]
+    assert run_job(per_class=7, k=3).best(*PAIRS, target=2).limit >= found.best(*PAIRS, target=2).limit
+    assert run_job(per_class=20).best(*PAIRS, target=2).complete  # room for all
     with pytest.raises(nrm.QuestionError, match="not a number of blocks"):
-        run(per_class=0)
-    assert run(per_class=True).statistics(*PAIRS, target=1)["count"] == 14
+        run_job(per_class=0)
+    assert run_job(per_class=True).statistics(*PAIRS, target=1)["count"] == 14
     with pytest.raises(nrm.QuestionError, match="not kept for this question"):
-        run(per_class=False).best(*PAIRS, target=1)
+        run_job(per_class=False).best(*PAIRS, target=1)
 
 
-@pytest.mark.usefixtures("crowded")
 def test_shards_stores_and_iterables_make_no_difference(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="the extra `store` is not installed")
+    run = partial(run_job, per_class=16)
     expected = run(shard_size=1000)
     memory = tally_content(expected.tally)
     lists = [expected.best(*PAIRS, k=8, target=label) for label in range(3)]
@@ -170,9 +166,9 @@ def test_shards_stores_and_iterables_make_no_difference(tmp_path: Path) -> None:
         assert found.sql("select count(distinct class) from leaders where question = 1").fetchone() == (3,)
 
 
-@pytest.mark.usefixtures("crowded")
 def test_half_a_store_is_bounded_too(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="the extra `store` is not installed")
+    run = partial(run_job, per_class=16)
     run(store=tmp_path / "s", shards=[0, 3])
     store, data = nrm.open_store(tmp_path / "s"), Squares(42)
     mine = [i for i in (*range(8), *range(24, 32)) if i % 3 == 1]
@@ -186,7 +182,7 @@ def test_half_a_store_is_bounded_too(tmp_path: Path) -> None:
 
 def test_a_store_of_the_first_schema_is_read(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="the extra `store` is not installed")
-    store = run(store=tmp_path / "s", per_class=False)
+    store = run_job(store=tmp_path / "s", per_class=False)
     hits, best = store.top(A.channel(1)), store.best(*PAIRS, k=3)
     for file in (tmp_path / "s").rglob("*.json"):
         known = json.loads(file.read_text())
@@ -205,4 +201,4 @@ def test_a_store_of_the_first_schema_is_read(tmp_path: Path) -> None:
     with pytest.raises(nrm.QuestionError, match="not kept for this question"):
         old.best(*PAIRS, target=1)
     with pytest.raises(nrm.NrmError, match=r"(?s)an earlier version of nrm.*another path"):
-        run(store=tmp_path / "s")
+        run_job(store=tmp_path / "s")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import torch
 
 import nrm
 from jobs.contents import content, tally_content
-from jobs.shop import CELLS, A, B, Flowing, Squares, network
-from nrm.jobs import job, merge_stores
+from jobs.shop import A, B, Flowing, Squares, network
+from nrm.jobs import merge_stores
 from nrm.jobs.likeness import PROBES, spread
 
 pytest.importorskip("pyarrow", reason="the extra `store` is not installed")
@@ -24,17 +23,10 @@ PAIRS = (A.channels, B.channels)
 
 
 def run(path: Path | None, data: Any = None, model: Any = None, **changes: Any) -> Any:
-    options = {"k": 5, "batch_size": 2, "shard_size": 2, "threads": 1, "rows": 70} | changes
+    options = {"k": 5, "batch_size": 2, "shard_size": 2, "threads": 1, "rows": 70, "per_class": 16} | changes
     model = network() if model is None else model
     data = Squares(70) if data is None else data
     return nrm.relmax(model, data, A.channels, PAIRS, store=path, **options)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def crowded() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "CELLS", CELLS)
-        yield
 
 
 @pytest.fixture(scope="module")
