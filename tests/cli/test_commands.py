@@ -214,7 +214,8 @@ def test_relmax_lists_the_blocks_of_a_class(folder: Path, run: Run, monkeypatch:
         assert row["bounds"][0] <= row["mean"] <= row["bounds"][1]
     wrong = run(*command[:-1], "9")
     assert wrong.code == 2
-    assert "no samples" in wrong.err
+    assert "no such class" in wrong.err
+    assert "cats" in wrong.err
 
 
 def test_relmax_keeps_a_store_and_draws_a_sheet(folder: Path, run: Run) -> None:

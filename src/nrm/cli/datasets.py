@@ -57,7 +57,7 @@ def relmax(
     ],
     blocks: Annotated[int, typer.Option(help="How many blocks of every question are listed.")] = 8,
     of_class: Annotated[
-        int | None, typer.Option(metavar="CLASS", help="List the blocks that count most for this class alone.")
+        int | None, typer.Option(min=0, metavar="CLASS", help="List the blocks that count most for this class alone.")
     ] = None,
     sheet: Annotated[Path | None, typer.Option(help="A picture of their best samples: sheet.png.")] = None,
     *,
@@ -76,6 +76,9 @@ def relmax(
     if sheet is not None:
         _refuse_no_picture(dataset)
     own = settings.target == "label"
+    if own and of_class is not None and isinstance(dataset, Images) and of_class >= len(dataset.classes):
+        known = ", ".join(f"{n} ({name})" for n, name in enumerate(dataset.classes))
+        raise InputError("no such class", got=f"--of-class {of_class}", expected=known[:200])
     arguments = replace(settings, target=None if own else settings.target).arguments(loaded)
     if dry:
         return _dry_run(terminal, loaded, dataset, questions, arguments)

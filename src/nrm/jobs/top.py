@@ -242,14 +242,17 @@ def narrowed(parts: Sequence[Rows], k: int, bound: int) -> Rows:
 def _best_first(rows: Rows) -> Integers:
     """The order of rows by block, best first, of equal scores the sample with the smaller number.
 
-    Digits of blocks are sorted in linear time; only ties have to be compared in full.
+    Digits of blocks are sorted in linear time; only ties are compared in full.
     """
     order = np.argsort(-rows.score)
     for shift in range(0, max(int(rows.block.max(initial=0)).bit_length(), 1), 16):
         order = order[np.argsort((rows.block[order] >> shift & 0xFFFF).astype(np.uint16), kind="stable")]
     block, score = rows.block[order], rows.score[order]
-    if ((block[1:] == block[:-1]) & (score[1:] == score[:-1])).any():
-        return np.lexsort((rows.sample, -rows.score, rows.block))
+    same = np.zeros(len(order) + 1, bool)
+    same[1:-1] = (block[1:] == block[:-1]) & (score[1:] == score[:-1])
+    ties = np.flatnonzero(same[1:] | same[:-1])
+    some = rows.at(order[ties])
+    order[ties] = order[ties][np.lexsort((some.sample, -some.score, some.block))]
     return order
 
 
