@@ -264,8 +264,8 @@ class Store(Ranking):
         return [label for (label,) in found.fetchall()]
 
     def _lines(self, samples: Sequence[int] | None = None) -> dict[int, tuple[int | None, int | None]]:
-        chosen = "" if samples is None else f"and sample in ({', '.join('?' * len(samples)) or 'null'})"
-        query = f"select sample, label, target from samples where error is null {chosen}"
+        chosen = "error is null" if samples is None else f"sample in ({', '.join('?' * len(samples)) or 'null'})"
+        query = f"select sample, label, target from samples where {chosen}"
         return {sample: (label, target) for sample, label, target in self.sql(query, samples or ()).fetchall()}
 
     @property
