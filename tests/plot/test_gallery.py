@@ -55,6 +55,17 @@ def check_pair(found: Any, model: Any, data: Squares, shown: Any) -> None:
     assert (alone[0].sample, alone[0].place) == (hit.sample, located.place)
 
 
+def test_a_pruned_pair_says_so() -> None:
+    data, model = Squares(20), network()
+    found = nrm.relmax(model, data, (A.channels, B.channels), k=4, rows=12)
+    pairs = [(A.channel(i), B.channel(j)) for i in range(4) for j in range(5)]
+    pruned = [not found.top(*pair).complete for pair in pairs]
+    figure = nrm.plot.gallery(found, *pairs, k=4, model=model, dataset=data)
+    assert [ax.get_ylabel().endswith("(pruned: may go on)") for ax in figure.axes[::4]] == pruned
+    assert any(pruned)
+    plt.close(figure)
+
+
 def test_crops_stay_in_the_store(tmp_path: Path) -> None:
     pytest.importorskip("duckdb", reason="the extra `store` is not installed")
     data, model = Squares(20), network()

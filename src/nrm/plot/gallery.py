@@ -25,6 +25,8 @@ def gallery(
 ) -> Figure:  # fmt: skip
     """Draw the best samples of blocks, one row per block, best first, each with its number and score.
 
+    A row of a list that is not complete says so.
+
     Args:
         found: what :func:`nrm.relmax` or :func:`nrm.open_store` gives.
         blocks: sets such as ``a.channel(12)``, or tuples of them for pairs.
@@ -57,7 +59,8 @@ def gallery(
             frame(ax, [])
             ax.set_title(f"{hit.sample}: {hit.score:.3g}", fontsize=6, color=INK, pad=2)
         axes[0].set_axis_on()
-        name = "\n".join(map(str, block if isinstance(block, tuple) else (block,)))
+        pruned = () if hits.complete else ("(pruned: may go on)",)
+        name = "\n".join(map(str, (*(block if isinstance(block, tuple) else (block,)), *pruned)))
         axes[0].set_ylabel(name, parse_math=False, fontsize=6, color=INK)
         axes[0].set(xticks=[], yticks=[])
     if title:
