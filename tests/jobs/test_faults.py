@@ -41,10 +41,10 @@ def test_kill_at_every_write_point(tmp_path: Path) -> None:
 def test_a_full_disk(tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     write, count = parts.write_tables, 0
 
-    def full(folder: Path, tally: Any) -> None:
+    def full(folder: Path, tally: Any, **options: Any) -> None:
         nonlocal count
         count += 1
-        write(folder, tally)
+        write(folder, tally, **options)
         if count > 9:
             raise OSError(28, "No space left on device")
 
