@@ -73,7 +73,7 @@ def serve(
             loaded.model, data, transform=loaded.tokenizer if loaded.transform is None else transform,
             labels=loaded.labels, port=port, open=browser, block=False, **more, **arguments,
         )  # fmt: skip
-    with explorer:
+    with explorer, contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it ends, also while it says its address
         terminal.say(f"explorer at {explorer.url}", "Ctrl-C ends it")
         terminal.finish("explore", model=loaded.describe(), url=explorer.url)
         explorer.wait()
