@@ -15,16 +15,11 @@ from nrm.plot import strips
 from nrm.reproduce.experiment import Experiment, Outcome
 from nrm.reproduce.store import Tensors
 from nrm.reproduce.tables import joined
-from nrm.reproduce.vgg import PAPER, Asked, Subject, common_figures, firsts, judged, plan, rows_for, scored
-from nrm.search import cluster
+from nrm.reproduce.vgg import PAPER, Subject, clusters, common_figures, firsts, judged, plan, rows_for, scored
 
 BEST = 5
 """So many of the strongest pairs are drawn."""
 REMOVALS = ("zero", "mean")
-
-
-def _clusters(found: Subject, R: Measure) -> Asked:
-    return cluster(R, found.blocks[0], 8), cluster(R, found.blocks[1], found.coarse)
 
 
 def _mean(R: Measure, layer: str) -> Tensor:
@@ -35,7 +30,7 @@ def _mean(R: Measure, layer: str) -> Tensor:
 
 def _judge(found: Subject, i: int) -> Tensors:
     R = found.measured(i, PAPER)
-    asked = _clusters(found, R)
+    asked = clusters(found, R)
     own = scored(found, i, R, asked)
     values = {"zero": "zero", "mean": {layer: _mean(R, layer) for layer in found.blocks}}
     return {f"{name} {key}": t for name in REMOVALS for key, t in judged(R, asked, own, values[name]).items()}
@@ -48,10 +43,10 @@ def _table(parts: list[Tensors], removal: str) -> Tensors:
 def _finish(found: Subject, parts: list[Tensors]) -> Outcome:
     tables = {removal: _table(parts, removal) for removal in REMOVALS}
     rows = [row for removal, table in tables.items() for row in rows_for(found, table, removal=removal)]
-    figures = common_figures(found, {f"removal: {k}": t for k, t in tables.items()}, partial(_clusters, found))
+    figures = common_figures(found, {f"removal: {k}": t for k, t in tables.items()}, partial(clusters, found))
     for n, i in enumerate(firsts(found, len(parts))[:2]):
         R = found.measured(i, PAPER)
-        figures[f"strips-{n}"] = strips(R, found.picture(found.sample(i)[0]), *_clusters(found, R), k=BEST)
+        figures[f"strips-{n}"] = strips(R, found.picture(found.sample(i)[0]), *clusters(found, R), k=BEST)
     facts = {"network": found.name, "layers": " x ".join(found.blocks), "clusters": "k-means of positions"}
     return Outcome(rows, facts, figures)
 

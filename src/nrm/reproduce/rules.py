@@ -23,9 +23,8 @@ from nrm.reproduce.mlp import trained
 from nrm.reproduce.networks import ResNet, load
 from nrm.reproduce.store import Tensors, Unit
 from nrm.reproduce.tables import Row, as_tensors, joined, rows_of
-from nrm.reproduce.vgg import Asked, Subject, subject, upper_part
+from nrm.reproduce.vgg import Asked, Subject, clusters, subject, upper_part
 from nrm.rules import AlphaBeta, Composite, Gamma, Gradient, IntegratedGradients, Rule, ZPlus, composite
-from nrm.search import cluster
 
 SAMPLES = 10
 STEPS = 8
@@ -51,7 +50,7 @@ class Network:
 
     ask: Callable[[int, Candidate], Measure]
     layers: tuple[str, str]
-    pairs: Callable[[Measure, str, str], Asked]
+    pairs: Callable[[Measure], Asked]
     everywhere: bool = False
     integrates: bool = True
 
@@ -73,14 +72,10 @@ class Network:
         return replace(base, conv=rule, add=rule, linear=rule if self.everywhere else base.linear)
 
 
-def _channels(R: Measure, low: str, high: str, stride: int = 1) -> Asked:
-    """Pairs of channels, of the upper layer every ``stride``-th."""
-    return R[low].channels, R[high].channels[::stride]
-
-
-def _clusters(count: int, R: Measure, low: str, high: str) -> Asked:
-    """Pairs of clusters of positions, so many in the upper layer."""
-    return cluster(R, low, 8), cluster(R, high, count)
+def _channels(layers: tuple[str, str], stride: int, ask: Callable[[int, Candidate], Measure], **facts: Any) -> Network:
+    """A network of which pairs of channels are judged, of the upper layer every ``stride``-th."""
+    low, high = layers
+    return Network(ask, layers, lambda R: (R[low].channels, R[high].channels[::stride]), **facts)
 
 
 def _networks(setting: Setting) -> dict[str, Network]:
@@ -94,16 +89,16 @@ def _networks(setting: Setting) -> dict[str, Network]:
 
     whole = subject(setting)
     vgg = whole if setting.embedded else upper_part(whole)
-    sparse = partial(_channels, stride=1 if setting.embedded else 8)
+    stride = 1 if setting.embedded else 8
     found = {
-        "MLP": Network(ask, ("1", "3"), _channels, everywhere=True),
-        vgg.name: Network(partial(_measured, vgg), vgg.channels, sparse),
+        "MLP": _channels(("1", "3"), 1, ask, everywhere=True),
+        vgg.name: _channels(vgg.channels, stride, partial(_measured, vgg)),
         f"{whole.name}, clusters": Network(
-            partial(_measured, whole), whole.blocks, partial(_clusters, whole.coarse), integrates=setting.embedded
+            partial(_measured, whole), whole.blocks, partial(clusters, whole), integrates=setting.embedded
         ),
     }
     if not setting.embedded:
-        found["ResNet18-CIFAR10"] = Network(_resnet(setting), ("layer4.0", "layer4.1"), sparse)
+        found["ResNet18-CIFAR10"] = _channels(("layer4.0", "layer4.1"), stride, _resnet(setting))
     return found
 
 
@@ -133,7 +128,7 @@ def _resnet(setting: Setting) -> Callable[[int, Candidate], Measure]:
 def _judge(network: Network, i: int) -> Tensors:
     candidates = network.candidates()
     own, R = {}, network.ask(i, candidates[1])
-    pairs = network.pairs(R, *network.layers)
+    pairs = network.pairs(R)
     for one in candidates:
         with contextlib.suppress(MassError, PrecisionError):  # the library refuses numbers that are noise
             own[f"nrm ({one.name}, bias {one.bias})"] = scores(network.ask(i, one), *pairs)

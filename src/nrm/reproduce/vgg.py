@@ -21,6 +21,7 @@ from nrm.reproduce.networks import VGG, load, shuffled, small_cnn, torchvision_v
 from nrm.reproduce.store import Tensors, Unit
 from nrm.reproduce.tables import Row, as_tensors, rows_of
 from nrm.rules import Gamma, composite
+from nrm.search import cluster
 
 PAPER = "epsilon-plus-flat"
 BEST = replace(composite(PAPER), name="gamma 0.25", conv=Gamma(0.25), add=Gamma(0.25), bias="input")
@@ -101,6 +102,11 @@ def _small(setting: Setting) -> Subject:
     pairs = ("3", "5"), ("2", "7")
     sample: Callable[[int], tuple[Tensor, int]] = lambda i: (test.inputs[i], int(test.classes[i]))  # noqa: E731
     return Subject("small CNN on digits", model.eval(), 500, sample, *pairs, lambda x: x, coarse=4)
+
+
+def clusters(found: Subject, R: Measure) -> Asked:
+    """Pairs of clusters of positions in the outputs of the two blocks."""
+    return cluster(R, found.blocks[0], 8), cluster(R, found.blocks[1], found.coarse)
 
 
 def plan(
