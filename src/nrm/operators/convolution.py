@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nrm.operators.maps import Change, Composed, LinearMap
+from nrm.operators.maps import Change, Composed, LinearMap, along
 
 _convolution = torch.ops.aten.convolution.default
 _backward = torch.ops.aten.convolution_backward.default
@@ -88,6 +88,9 @@ class Convolution(LinearMap):
 
     def reweight(self, change: Change) -> Convolution:
         return self._with(change(self.weight))
+
+    def rows(self, scale: Tensor) -> Tensor | None:
+        return None if self.transposed else along(scale, self.weight.ndim - 1, self.weight)
 
     def weight_gradient(self, x: Tensor, y: Tensor) -> Tensor:
         """The gradient of ``<y, conv(x)>`` with respect to the weight, for batches without a stack."""

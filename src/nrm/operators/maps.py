@@ -47,6 +47,10 @@ class LinearMap(ABC):
         """The map with weight 1 on every connection."""
         return self.reweight(torch.ones_like)
 
+    def rows(self, scale: Tensor) -> Tensor | None:
+        """A scale of the outputs as a scale of the weights; None where it is not one of whole rows of them."""
+        return None
+
     @property
     def nonnegative(self) -> bool:
         """Whether all weights are known to be at least 0 without looking at them."""
@@ -110,6 +114,9 @@ class Dense(LinearMap):
 
     def reweight(self, change: Change) -> Dense:
         return Dense(self.inside, change(self.weight))
+
+    def rows(self, scale: Tensor) -> Tensor | None:
+        return along(scale, 1, self.weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,3 +357,13 @@ class Composed(LinearMap):
 
     def support(self) -> LinearMap:
         return Composed(self.first, self.then.support())
+
+    def rows(self, scale: Tensor) -> Tensor | None:
+        return self.then.rows(scale)
+
+
+def along(scale: Tensor, axis: int, weight: Tensor) -> Tensor | None:
+    """A scale that differs along one axis alone, counted from the end, as a scale of a weight's first axis."""
+    if scale.ndim < axis or scale.numel() != scale.shape[-axis] or scale.numel() not in (1, weight.shape[0]):
+        return None
+    return scale.reshape(-1, *(1,) * (weight.ndim - 1))

@@ -29,7 +29,7 @@ from nrm.rules.density import (
     effective,
     scaled,
 )
-from nrm.rules.rules import NEGATIVE, AlphaBeta, Factor, Key, Rule, ZBox
+from nrm.rules.rules import NEGATIVE, POSITIVE, SIGN, TURNED, AlphaBeta, Factor, Key, Rule, ZBox
 
 RECENT = 5
 """So many steps' factors are kept: a residual sum and what lies under it until its last branch is pulled."""
@@ -48,6 +48,8 @@ class Blocks:
         self._is_bound = False
         self._nonnegative: dict[int, bool] = {}
         self._identities: dict[int, Identity] = {}
+        self._turned: dict[tuple[int, int], bool] = {}
+        self._turns: dict[LinearMap, Tensor] = {}
         self._recent: dict[tuple[Rule, Key, LinearMap, int], list[Factor]] = {}
         """The factors of the last steps: column sums are followed by a pull, with the same changed weights."""
 
@@ -80,7 +82,10 @@ class Blocks:
             alpha = self.rules.coefficient(i, position)
             if alpha == 0:
                 continue
-            wanted = keys | {NEGATIVE} if ("sign", 1) in keys and term.flips else keys
+            turns = self.turns(i, position)
+            wanted = {(TURNED, key[1]) if turns and key[0] == SIGN else key for key in keys}
+            if POSITIVE in wanted and term.flips:
+                wanted.add(NEGATIVE)
             if self.rules.open[j]:
                 entered = below.enter(j, i)
                 inside = below if entered is None else entered[0]
@@ -92,7 +97,7 @@ class Blocks:
                 part = self._rise_block(self._identity(j), j, plain, wanted, below.at(j, i))
             if term.move is not None:
                 part = {key: term.move.apply(tensor) for key, tensor in part.items()}
-            for key, tensor in scaled(part, term, keys, self.is_absolute).items():
+            for key, tensor in scaled(part, term, keys, self.is_absolute, turns=turns).items():
                 tensor = tensor if alpha == 1 else tensor * (abs(alpha) if self.is_absolute else alpha)
                 total[key] = total[key] + tensor if key in total else tensor
         return total
@@ -105,7 +110,7 @@ class Blocks:
         total: Density = {}
         if v is None:
             return total
-        for key in sorted(keys.intersection(rule.keys)):
+        for key in sorted(key for key in keys if straight(key) in rule.keys):
             for factor in self.factors(rule, key, map, j):
                 x = self._weighted(factor.a, v, j)
                 if self._is_bound:
@@ -131,12 +136,31 @@ class Blocks:
             self._make_room(map)
             h = self.tape.nodes[j].value
             bounded = rule.within(h, self.tape.nodes[j].sample) if isinstance(rule, ZBox) else rule
-            factors = bounded.factors(key, map, h, self._is_nonnegative(j))
+            straightened = map if key[0] != TURNED else map.reweight(self._turns[map].mul)
+            factors = bounded.factors(straight(key), straightened, h, self._is_nonnegative(j))
             if self.is_absolute:
                 changed = [f.map if self._is_bound else f.map.reweight(torch.abs) for f in factors]
                 factors = [Factor(absolute_of(f.a), map, f.group) for f, map in zip(factors, changed, strict=True)]
             self._recent[asked] = factors
         return self._recent[asked]
+
+    def turns(self, i: int, position: int) -> bool:
+        """Whether a branch of a combination turns the rows of its step where the scale on them is negative.
+
+        Otherwise a scale of both signs wants two densities: one for the weights, one for their opposites.
+        """
+        if (i, position) not in self._turned:
+            node = self.tape.nodes[i]
+            assert isinstance(node.op, Combine)
+            term, below = node.op.terms[position], self.tape.nodes[node.inputs[position]]
+            rows = None
+            if isinstance(below.op, Linear) and isinstance(term.scale, Tensor) and term.move is None and term.flips:
+                alone = self.tape.consumers[below.index] == [i] and node.inputs.count(below.index) == 1
+                rows = below.op.map.rows(term.scale) if alone else None
+                if rows is not None:
+                    self._turns[below.op.map] = torch.where(rows < 0, -1.0, 1.0).to(rows)
+            self._turned[i, position] = rows is not None
+        return self._turned[i, position]
 
     def _identity(self, j: int) -> Identity:
         """The block of a plain term, always the same value for a tensor."""
@@ -204,7 +228,7 @@ class Blocks:
         for packet in packets:
             rule = effective(own, packet.override)
             for (key, group), d in packet.density.items():
-                if key in rule.keys:
+                if straight(key) in rule.keys:
                     slot = (rule, key, group)
                     collected[slot] = collected[slot] + d if slot in collected else d
         return collected
@@ -280,6 +304,11 @@ class Blocks:
             below = below * term.scale * self.rules.coefficient(i, position)
             total = below if total is None else total + below
         return total
+
+
+def straight(key: Key) -> Key:
+    """The key that a rule knows."""
+    return (SIGN, key[1]) if key[0] == TURNED else key
 
 
 def noise_floor(size: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nrm.capture import Term
 from nrm.operators import Slice
-from nrm.rules.rules import LRP0, AlphaBeta, EntryEpsilon, Gamma, Key, Pass, Rule, ZPlus
+from nrm.rules.rules import LRP0, SIGN, TURNED, AlphaBeta, EntryEpsilon, Gamma, Key, Pass, Rule, ZPlus
 
 Density = dict[tuple[Key, int], Tensor]
 """Density by key and group of the factors it will meet."""
@@ -201,10 +201,13 @@ def absolute_of(scale: Tensor | float) -> Tensor | float:
     return scale.abs() if isinstance(scale, Tensor) else abs(scale)
 
 
-def scaled(density: Density, term: Term, keys: set[Key] | None, absolute: bool = False) -> Density:
+def scaled(
+    density: Density, term: Term, keys: set[Key] | None, absolute: bool = False, *, turns: bool = False
+) -> Density:
     """Density (or its adjoint) across the scale of a term: powers scale, signs swap where the scale is negative.
 
-    ``absolute`` takes powers of the scale's absolute value.
+    ``absolute`` takes powers of the scale's absolute value. Where the step below ``turns`` its weights with the scale,
+    no sign needs to swap.
     """
     if isinstance(term.scale, float) and term.scale == 1.0:
         return {k: d for k, d in density.items() if keys is None or k[0] in keys}
@@ -214,6 +217,8 @@ def scaled(density: Density, term: Term, keys: set[Key] | None, absolute: bool =
         if key[0] == "power":
             power = scale.abs() if absolute else scale
             pieces = {key: d if key[1] == 0 else d * (power if key[1] == 1 else power ** key[1])}
+        elif turns:
+            pieces = {(TURNED if key[0] == SIGN else SIGN, key[1]): d * scale.abs()}
         elif term.flips:
             pieces = {key: d * scale.clamp(min=0), (key[0], -key[1]): d * (-scale).clamp(min=0)}
         else:

@@ -232,7 +232,8 @@ class Network:
             alpha = self._share(i, position)
             if alpha == 0:
                 continue
-            density = scaled(packet.density, term, None, self.blocks.is_absolute)
+            turns = self.blocks.turns(i, position)
+            density = scaled(packet.density, term, None, self.blocks.is_absolute, turns=turns)
             for key, d in density.items():
                 d = d if term.move is None else term.move.transpose(d)
                 density[key] = d if alpha == 1 else d * alpha

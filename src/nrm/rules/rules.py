@@ -6,7 +6,8 @@ that column sums are ``sum_k V_k(a_k)``, pulling is ``a_k * V_k^T(density)`` and
 Where a step sits under a constant scale ``s`` (a batch norm folded into it), its weights are ``s W``. A rule says how
 it follows such a scale through the *keys* of its factors: ``("power", p)`` factors scale with ``s**p``;
 ``("sign", +1)`` and ``("sign", -1)`` factors belong to ``W`` and ``-W``, for rules that treat positive and negative
-weights differently.
+weights differently. Where the scale has both signs, and one for each row of ``W``, the rows under its negative ones are
+turned around first: ``("turned", +1)`` is ``("sign", +1)`` of these weights. No rule needs to know.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from nrm.operators.maps import Change
 
 Key = tuple[str, int]
 """How a factor follows a scale on the weights: ``("power", p)``, ``("sign", 1)`` or ``("sign", -1)``."""
-POSITIVE: Key = ("sign", 1)
-NEGATIVE: Key = ("sign", -1)
+SIGN, TURNED = "sign", "turned"
+POSITIVE: Key = (SIGN, 1)
+NEGATIVE: Key = (SIGN, -1)
 CONSTANT: Key = ("power", 0)
 LINEAR: Key = ("power", 1)
 SQUARE: Key = ("power", 2)
