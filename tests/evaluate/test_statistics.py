@@ -91,6 +91,7 @@ def test_intervals_cover_the_mean() -> None:
         covered += low <= 2.0 <= high
     assert 85 <= covered <= 100
     assert interval(torch.tensor([0.5])) == (0.5, 0.5)
+    assert interval([0.1]) == (0.1, 0.1)
     narrow, wide = (interval(torch.arange(50.0), level) for level in (0.5, 0.99))
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
 

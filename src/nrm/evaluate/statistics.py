@@ -183,14 +183,14 @@ class TopSums:
         return level
 
 
-def interval(values: Tensor, level: float = 0.95, seed: int = 0) -> tuple[float, float]:
+def interval(values: Tensor | Sequence[float], level: float = 0.95, seed: int = 0) -> tuple[float, float]:
     """A confidence interval for the mean over samples, by drawing the samples anew (bootstrap, percentiles).
 
     >>> low, high = interval(torch.arange(100.0))
     >>> low < 49.5 < high
     True
     """
-    given = torch.as_tensor(values).flatten().double().cpu()
+    given = torch.as_tensor(values, dtype=torch.float64).flatten().cpu()
     if not given.numel() or not bool(torch.isfinite(given).all()):
         raise QuestionError("no mean to be sure about", got=f"{given.numel()} values", expected="finite numbers")
     if not 0 < level < 1:
