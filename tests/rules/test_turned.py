@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import nrm
+from counting import Counting
 
 Build = Callable[[], tuple[nn.Module, nn.Module, int]]
 
@@ -119,16 +119,6 @@ def test_a_gain_of_either_sign_is_one_with_the_weights_below(step: str, rule: nr
     ]
     for question in asked:
         torch.testing.assert_close(question(R), question(S), rtol=1e-9, atol=1e-9)
-
-
-class Counting(TorchDispatchMode):
-    """Counts convolutions and products of matrices."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:  # type: ignore[type-arg]
-        self.count += str(func).startswith(("aten.convolution", "aten.bmm", "aten.mm", "aten.addmm"))
-        return func(*args, **(kwargs or {}))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("step", [name for name in STEPS if name != "transposed"])

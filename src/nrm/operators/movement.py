@@ -94,7 +94,7 @@ def place_all(pieces: Sequence[tuple[Place, Tensor]]) -> Tensor:
     stack = max(piece.shape[0] for _, piece in pieces)
     whole = pieces[0][1].new_zeros(stack, *pieces[0][0].outside)
     for place, piece in pieces:
-        whole[(slice(None), *place.index)] += piece
+        whole[(slice(None), *place.index)].add_(piece)
     return whole
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,8 +15,10 @@ from nrm.operators import (
     Dense,
     Identity,
     LinearMap,
+    Place,
     apply_by_channel,
     channel_table,
+    place_all,
     transpose_by_channel,
 )
 from nrm.rules.assignment import Assignment
@@ -52,18 +55,25 @@ class Blocks:
         self._turns: dict[LinearMap, Tensor] = {}
         self._recent: dict[tuple[Rule, Key, LinearMap, int], list[Factor]] = {}
         """The factors of the last steps: column sums are followed by a pull, with the same changed weights."""
+        self._shared: dict[int, dict[tuple[frozenset[Key], Rule, Rule | None], Density]] = {}
+        """Rises of branches that several steps read, until it is left."""
+        self._twins: dict[bool, Blocks] = {}
 
     def absolute(self) -> Blocks:
         """The same blocks with the absolute values of all their factors, coefficients and scales."""
-        twin = copy.copy(self)
-        twin.is_absolute, twin._recent = True, {}
-        return twin
+        return self._twin(is_bound=False)
 
     def bounds(self) -> Blocks:
         """Blocks whose sums over everything are at least those of the absolute ones, and cheaper."""
-        twin = copy.copy(self)
-        twin.is_absolute, twin._is_bound, twin._recent = True, True, {}
-        return twin
+        return self._twin(is_bound=True)
+
+    def _twin(self, *, is_bound: bool) -> Blocks:
+        if is_bound not in self._twins:
+            twin = copy.copy(self)
+            twin.is_absolute, twin._is_bound = True, is_bound
+            twin._recent, twin._shared, twin._twins = {}, {}, {}
+            self._twins[is_bound] = twin
+        return self._twins[is_bound]
 
     def rise(
         self, i: int, keys: set[Key], rule: Rule, below: Values, *,
@@ -78,6 +88,7 @@ class Blocks:
         assert isinstance(node.op, Combine)
         rule = self.rules.plain_rule(i, rule)
         total: Density = {}
+        placed: dict[tuple[Key, int], list[tuple[Place, Tensor]]] = {}
         for position, (term, j) in enumerate(zip(node.op.terms, node.inputs, strict=True)):
             alpha = self.rules.coefficient(i, position)
             if alpha == 0:
@@ -89,18 +100,34 @@ class Blocks:
             if self.rules.open[j]:
                 entered = below.enter(j, i)
                 inside = below if entered is None else entered[0]
-                part = self.rise(j, wanted, rule, inside, override=override)
+                part = self._rise_branch(j, wanted, rule, inside, override)
                 if entered is not None:
                     part = {key: entered[1](tensor) for key, tensor in part.items()}
             else:
                 plain = effective(rule, override)
                 part = self._rise_block(self._identity(j), j, plain, wanted, below.at(j, i))
-            if term.move is not None:
+            is_piece = isinstance(term.move, Place) and isinstance(term.scale, float)
+            if term.move is not None and not is_piece:
                 part = {key: term.move.apply(tensor) for key, tensor in part.items()}
             for key, tensor in scaled(part, term, keys, self.is_absolute, turns=turns).items():
                 tensor = tensor if alpha == 1 else tensor * (abs(alpha) if self.is_absolute else alpha)
-                total[key] = total[key] + tensor if key in total else tensor
+                if is_piece:
+                    placed.setdefault(key, []).append((cast(Place, term.move), tensor))
+                else:
+                    total[key] = total[key] + tensor if key in total else tensor
+        for key, pieces in placed.items():
+            whole = place_all(pieces)
+            total[key] = total[key] + whole if key in total else whole
         return total
+
+    def _rise_branch(self, j: int, keys: set[Key], rule: Rule, below: Values, override: Rule | None) -> Density:
+        """The rise of a branch. Of one that several steps read, as in DenseNet, that of everything is computed once."""
+        if below is not EVERYTHING or len(self.tape.consumers[j]) == 1:
+            return self.rise(j, keys, rule, below, override=override)
+        asked, known = (frozenset(keys), rule, override), self._shared.setdefault(j, {})
+        if asked not in known:
+            known[asked] = self.rise(j, keys, rule, below, override=override)
+        return known[asked]
 
     def _rise_block(
         self, map: LinearMap, j: int, rule: Rule, keys: set[Key], v: Tensor | None,
@@ -174,9 +201,16 @@ class Blocks:
         while len(self._recent) >= kept:
             del self._recent[next(iter(self._recent))]
 
+    def leave(self, i: int) -> None:
+        """Forgets the rises of a branch that all its readers have seen."""
+        for blocks in (self, *self._twins.values()):
+            blocks._shared.pop(i, None)
+
     def release(self) -> None:
-        """Forgets the factors of the last steps."""
+        """Forgets the factors of the last steps, and what steps have in common."""
         self._recent.clear()
+        self._shared.clear()
+        self._twins.clear()
 
     def _is_nonnegative(self, j: int) -> bool:
         """Whether no entry of a tensor is below 0: known from its op, or else looked up once."""

@@ -104,7 +104,7 @@ def _joined(message: Tensor | None, pieces: Sequence[Piece]) -> Tensor:
     total = first.message.new_zeros(stack, *first.move.inside) if message is None else message.expand(
         max(stack, message.shape[0]), *message.shape[1:]).clone()  # fmt: skip
     for move, piece in pieces:
-        total[(slice(None), *move.index)] += piece
+        total[(slice(None), *move.index)].add_(piece)
     return total
 
 

@@ -187,6 +187,7 @@ class Network:
         node, op = self.tape.nodes[i], self.tape.nodes[i].op
         message, packets = arrivals.message, list(arrivals.packets)
         drains: dict[str, Tensor] = {}
+        self.blocks.leave(i)
         if message is not None and self.rules.is_terminal(i):
             packets += self._normalized(i, message, drains)
             message = None

@@ -1,0 +1,67 @@
+"""Branches that several steps read, as in DenseNet: their column sums are added up once, and are the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nrm
+from counting import Counting
+from nrm.rules.blocks import Blocks
+
+
+class DenseBlock(nn.Module):
+    """Every layer reads what all layers before it have made."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        torch.manual_seed(depth)
+        self.first = nn.Conv2d(1, 2, 3, padding=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(2 * (k + 1)) for k in range(depth))
+        self.layers = nn.ModuleList(nn.Conv2d(2 * (k + 1), 2, 3, padding=1) for k in range(depth))
+        self.head = nn.Linear(2 * (depth + 1), 2)
+        for norm in self.norms:
+            nn.init.normal_(norm.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = [self.first(x)]
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            made.append(layer(torch.relu(norm(torch.cat(made, 1)))))
+        return self.head(torch.relu(torch.cat(made, 1)).mean((2, 3)))
+
+
+def _measure(depth: int, rules: object) -> nrm.Measure:
+    x = torch.randn(2, 1, 4, 4, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    return nrm.measure(DenseBlock(depth).double().eval(), x, rules=rules, target=0, bias="input")
+
+
+@pytest.mark.parametrize("rule", [nrm.ZPlus(), nrm.Gamma(0.3), nrm.LRP0(), nrm.AlphaBeta(2, 1)])
+def test_what_is_shared_makes_no_difference(rule: nrm.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = {"head": nrm.LRP0(), "*": rule}
+    shared = _measure(4, rules)
+    monkeypatch.setattr(
+        Blocks,
+        "_rise_branch",
+        lambda self, j, keys, rule, below, override: self.rise(j, keys, rule, below, override=override),
+    )
+    alone = _measure(4, rules)
+    for question in (lambda R: R(R.input), lambda R: R(R["first"].channels, R["layers.2"].channels)):
+        torch.testing.assert_close(question(shared), question(alone), rtol=1e-12, atol=1e-12)
+
+
+def test_a_dense_block_costs_products_in_proportion_to_its_depth() -> None:
+    counts = []
+    for depth in (4, 8, 16):
+        R = _measure(depth, {"head": nrm.LRP0(), "*": nrm.ZPlus()})
+        with Counting() as counting:
+            R(R.input)
+        counts.append(counting.count)
+    assert counts[2] - counts[1] <= 2.5 * (counts[1] - counts[0])
+
+
+def test_nothing_shared_is_held_after_the_sweep() -> None:
+    R = _measure(4, {"head": nrm.LRP0(), "*": nrm.ZPlus()})
+    R(R.input)
+    blocks = R._network.blocks
+    assert not any(known for part in (blocks, *blocks._twins.values()) for known in part._shared.values())
