@@ -43,6 +43,8 @@ def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
             return Whose(axis) if shape[axis] == batch else Whose()
         if not axes:
             return Whose()
+    if batch == 1:
+        return _only(shape, _new_axes(op, parents, shape), parents[0].value.device)
     return _by_entry(op, maps, parents, shape, batch)
 
 
@@ -56,12 +58,26 @@ def settle(op: Op, parents: list[Node], node: Node, batch: int) -> None:
         if term.move is None:
             parent.sample, parent.owner = node.sample, node.owner
             continue
-        code = codes_of(node).to(torch.float64)[None]
-        back, uses = term.move.transpose(code), term.move.transpose(torch.ones_like(code))
-        mean = torch.where(uses > 0, back / uses.clamp(min=1), torch.full_like(back, _FIRST))[0]
-        whole = torch.where(mean == mean.round(), mean, torch.full_like(mean, _MIXED)).long()
-        found = _named(whole, batch, range(whole.ndim))
+        found = _sources(term.move, node, batch)
         parent.sample, parent.owner = found.axis, found.owner
+
+
+def _sources(move: LinearMap, node: Node, batch: int) -> Whose:
+    """Where the samples of a node's entries lie in what was moved there."""
+    if batch == 1:
+        return _only(move.inside, range(len(move.inside)), node.value.device)
+    code = codes_of(node).to(torch.float64)[None]
+    back, uses = move.transpose(code), move.transpose(torch.ones_like(code))
+    mean = torch.where(uses > 0, back / uses.clamp(min=1), torch.full_like(back, _FIRST))[0]
+    whole = torch.where(mean == mean.round(), mean, torch.full_like(mean, _MIXED)).long()
+    return _named(whole, batch, range(whole.ndim))
+
+
+def _only(shape: torch.Size, axes: Sequence[int], device: torch.device) -> Whose:
+    """Where everything is the only sample's: along an axis of size 1 if there is one."""
+    axis = next((d for d in axes if shape[d] == 1), None)
+    owner = torch.zeros((), dtype=torch.long, device=device).expand(shape) if axis is None else None
+    return Whose(axis, owner)
 
 
 def codes_of(node: Node) -> Tensor:
