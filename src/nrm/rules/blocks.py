@@ -53,10 +53,11 @@ class Blocks:
         self._identities: dict[int, Identity] = {}
         self._turned: dict[tuple[int, int], bool] = {}
         self._turns: dict[LinearMap, Tensor] = {}
+        """The signs of the rows, for the maps that turn them."""
         self._recent: dict[tuple[Rule, Key, LinearMap, int], list[Factor]] = {}
         """The factors of the last steps: column sums are followed by a pull, with the same changed weights."""
         self._shared: dict[int, dict[tuple[frozenset[Key], Rule, Rule | None], Density]] = {}
-        """Rises of branches that several steps read, until it is left."""
+        """Rises of the branches that several steps read, until they are left."""
         self._twins: dict[bool, Blocks] = {}
 
     def absolute(self) -> Blocks:
@@ -206,9 +207,13 @@ class Blocks:
         for blocks in (self, *self._twins.values()):
             blocks._shared.pop(i, None)
 
+    def forget(self) -> None:
+        """Forgets the factors of the last steps."""
+        self._recent.clear()
+
     def release(self) -> None:
         """Forgets the factors of the last steps, and what steps have in common."""
-        self._recent.clear()
+        self.forget()
         self._shared.clear()
         self._twins.clear()
 

@@ -193,7 +193,9 @@ class ColumnStore:
 
     def _sums(self, blocks: Blocks, i: int) -> Tensor:
         """The sums of entries that blocks have in the columns of a step."""
-        return total(blocks.rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING))
+        sums = total(blocks.rise(i, self.blocks.rules.keys(i, None), START, EVERYTHING))
+        blocks.forget()  # weights as large as the step's own
+        return sums
 
     def _absolute_sums(self, i: int, small: Tensor) -> Tensor:
         """The sums of absolute entries of the columns marked as small; of these only where a step knows them apart."""
