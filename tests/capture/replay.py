@@ -50,7 +50,7 @@ def replayed(node: Node, tape: Tape) -> Tensor | None:
     if isinstance(op, Select):
         return op.map.apply(below[0][None])[0]
     if isinstance(op, Combine):
-        total: Any = 0.0 if op.shift is None else op.shift
+        total: Any = node.value.new_zeros(node.shape) if op.shift is None else op.shift
         for term, x in zip(op.terms, below, strict=True):
             total = total + (x if term.move is None else term.move.apply(x[None])[0]) * term.scale
         return total

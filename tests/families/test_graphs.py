@@ -141,6 +141,7 @@ if torch_geometric is not None:
         "GAT": pyg.GATConv,
         "GAT, two heads": lambda i, o: pyg.GATConv(i, o, heads=2, concat=False),
         "GATv2": pyg.GATv2Conv,
+        "MF": pyg.MFConv,
     }
     POOLS |= {"add": pyg.global_add_pool, "mean": pyg.global_mean_pool, "max": pyg.global_max_pool}
 
@@ -428,6 +429,34 @@ def test_nodes_can_be_embedded_and_edges_weighted() -> None:
     assert R(R["kind"].positions).shape == (3, 15)
     assert R.check(strict=False).mass == pytest.approx((1, 1, 1))
     assert "held constant" in str(R.check(strict=False))
+
+
+@needs_pyg
+@pytest.mark.parametrize("kind", ["GCN", "GraphSAGE", "GIN", "GAT"])
+def test_models_of_the_library_have_edges_in_every_layer(kind: str) -> None:
+    """Their layers share one activation, which is no part of any of them; GIN calls it inside its layers."""
+
+    class Ready(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gnn = getattr(pyg.models, kind)(4, 5, num_layers=3, out_channels=5, jk="cat", norm="batch_norm")
+            self.head = nn.Linear(5, 2)
+
+        def forward(self, data: Any) -> Tensor:
+            return self.head(pyg.global_add_pool(self.gnn(data.x, data.edge_index), data.batch))
+
+    torch.manual_seed(1)
+    model, batch = Ready().double().eval(), Batch.from_data_list([Data(x=x, edge_index=e) for x, e in GRAPHS])
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.15
+    R = nrm.measure(model, batch, rules="lrp-0")
+    for k in range(3):
+        conv = R[f"gnn.convs.{k}"]
+        lower, (source, target) = conv.input, batch.edge_index
+        ends = R(lower.positions, conv.positions)[:, source, target]
+        assert torch.allclose(R(lower.all, conv.edges), ends, atol=1e-12 * float(ends.abs().sum()))
+        assert float(ends.abs().sum()) > 0.01
 
 
 def test_an_output_per_node_is_explained_per_graph() -> None:

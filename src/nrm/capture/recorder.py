@@ -23,6 +23,7 @@ from nrm.capture.call import Call
 from nrm.capture.graphs import Graphs
 from nrm.capture.modules import Modules
 from nrm.capture.names import (
+    BLANK,
     CASTS,
     CONSTANT,
     COPIES,
@@ -131,7 +132,7 @@ class Recorder(TorchFunctionMode):
         """Says where samples, channels and attention heads lie in a new node."""
         whose = samples.follow(node.op, parents, node.shape, self.samples)
         node.sample, node.owner = whose.axis, whose.owner
-        samples.settle(node.op, parents, node, self.samples)
+        samples.settle(node, self.nodes, self.samples)
         node.channel = axes.channel_axis(node.op, [p.channel for p in parents], node.shape, node.sample)
         node.heads = heads.heads_of(node.op, parents, self.nodes, node)
 
@@ -300,6 +301,8 @@ class Recorder(TorchFunctionMode):
             result = func(*args, **kwargs)
         else:
             result = func(*self.precision.raised(args), **self.precision.raised(kwargs))
+        if name in BLANK:
+            result.zero_()
         if self.derived and any(id(t) in self.derived for t in present):
             remember.derive(self, func, args, kwargs, result, relevant=False)
         if isinstance(result, Tensor):
@@ -320,7 +323,8 @@ class Recorder(TorchFunctionMode):
     def _read(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name in READS and args and self.tracked(args[0]):
             self.notes.append(f"{self.path or 'model'}: {name} read a value; what follows is held constant")
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        return result.zero_() if name in BLANK else result
 
     def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A change of precision or device: precision is the measure's own choice."""

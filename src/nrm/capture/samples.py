@@ -2,7 +2,8 @@
 
 Mostly samples lie along one axis, and an op moves that axis. Where samples and other things are merged (windows
 folded into the batch, two images of a pair stacked), a tensor has an *owner* map instead: the sample of every entry,
-with -1 for entries that mix several samples. As soon as an axis of samples appears again, it is used again.
+with -1 for entries that mix several samples and -2 for those of nobody. As soon as an axis of samples appears again,
+it is used again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture.axes import through
-from nrm.capture.ops import Combine, Linear, Multiply, Op, Select, Unknown
+from nrm.capture.ops import Combine, Linear, Multiply, Op, Select, Source, Unknown
 from nrm.capture.tape import Node
 from nrm.operators import Centering, Dense, Function, Gather, LinearMap, Matmul, Reduce, Scatter, convolution_in
 
@@ -48,18 +49,50 @@ def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
     return _by_entry(op, maps, parents, shape, batch)
 
 
-def settle(op: Op, parents: list[Node], node: Node, batch: int) -> None:
-    """Constants that meet samples belong to the samples of the entries they enter."""
-    if not isinstance(op, Combine) or not node.has_samples:
+def settle(node: Node, nodes: Sequence[Node], batch: int) -> None:
+    """Constants that meet samples belong to the samples of the entries they enter, also if they were moved before."""
+    if not isinstance(node.op, Combine) or not node.has_samples:
         return
-    for term, parent in zip(op.terms, parents, strict=True):
-        if parent.inputs or parent.has_samples:
+    for term, i in zip(node.op.terms, node.inputs, strict=True):
+        parent = nodes[i]
+        if parent.has_samples or not isinstance(parent.op, Source | Combine):
             continue
         if term.move is None:
             parent.sample, parent.owner = node.sample, node.owner
-            continue
-        found = _sources(term.move, node, batch)
-        parent.sample, parent.owner = found.axis, found.owner
+        else:
+            code, used = _entered(term.move, node)
+            found = _named(torch.where(used, code, _FIRST), batch, range(code.ndim))
+            parent.sample, parent.owner = found.axis, found.owner
+        settle(parent, nodes, batch)
+
+
+def complete(nodes: Sequence[Node]) -> None:
+    """Entries that are nobody's when they are made belong to the samples of the entries they enter later.
+
+    Rows of a buffer that is filled piece by piece are such entries: some belong to a sample from the second piece on.
+    """
+    lost = [node for node in nodes if node.owner is not None and bool((node.owner == _NOBODY - _FIRST).any())]
+    for node in reversed(lost):
+        code, readers = codes_of(node), [reader for reader in nodes[node.index :] if node.index in reader.inputs]
+        for reader in (r for r in readers if isinstance(r.op, Combine) and r.has_samples):
+            for map, i in zip(_maps(reader.op), reader.inputs, strict=True):
+                if i == node.index:
+                    later, used = (codes_of(reader), True) if map is None else _entered(map, reader)
+                    code = torch.where((code == _NOBODY) & used, later, code)
+        known = code[code != _NOBODY]
+        if len(known) and known.min() == known.max():
+            code = torch.full_like(code, int(known[0]))
+        elif all(isinstance(reader.op, Combine) for reader in readers):
+            code = torch.where(code == _NOBODY, _FIRST, code)
+        node.owner = code - _FIRST
+
+
+def _entered(map: LinearMap, node: Node) -> tuple[Tensor, Tensor]:
+    """For every entry that a map moves into a node: the code of the entries it enters, and whether there are any."""
+    code = codes_of(node).to(torch.float64)[None]
+    back, uses = map.transpose(code)[0], map.transpose(torch.ones_like(code))[0]
+    mean = back / uses.clamp(min=1)
+    return torch.where(mean == mean.round(), mean, torch.full_like(mean, _MIXED)).long(), uses > 0
 
 
 def _sources(move: LinearMap, node: Node, batch: int) -> Whose:
@@ -166,6 +199,8 @@ def _through_gather(map: Gather, axis: int) -> int | None:
 
 def _by_entry(op: Op, maps: list[LinearMap | None], parents: list[Node], shape: torch.Size, batch: int) -> Whose:
     """Entry by entry: where contributions of several samples meet, the entry is mixed."""
+    if not shape.numel():
+        return Whose(owner=torch.zeros(shape, dtype=torch.long, device=parents[0].value.device))
     total: Tensor | None = None
     for map, parent in zip(maps, parents, strict=True):
         if not parent.has_samples:
@@ -176,7 +211,7 @@ def _by_entry(op: Op, maps: list[LinearMap | None], parents: list[Node], shape: 
         total = code if total is None else _merged(total, code)
     if total is None:
         return Whose()
-    return _named(_filled(total), batch, _new_axes(op, parents, shape))
+    return _named(_filled(total, batch), batch, _new_axes(op, parents, shape))
 
 
 def _new_axes(op: Op, parents: list[Node], shape: torch.Size) -> list[int]:
@@ -210,15 +245,18 @@ def _moved(op: Op, map: LinearMap | None, code: Tensor, shape: torch.Size, batch
 def _reduced(map: Reduce, code: Tensor, shape: torch.Size) -> Tensor:
     if not map.dims:
         return code.reshape(shape)
-    low, high = code.amin(map.dims), code.amax(map.dims)
+    high = code.amax(map.dims, keepdim=True)
+    low = torch.where(code == _NOBODY, high, code).amin(map.dims, keepdim=True)
     return torch.where(low == high, low, torch.full_like(low, _MIXED)).reshape(shape)
 
 
 def _scattered(map: Scatter, code: Tensor, shape: torch.Size) -> Tensor:
     """Codes that meet at a place: one if they are all the same, nobody's where none arrives."""
     flat, nobody = code.reshape(-1), torch.full((shape.numel(),), _NOBODY, dtype=torch.long, device=code.device)
-    low = nobody.scatter_reduce(0, map.index, flat, "amin", include_self=False)
     high = nobody.scatter_reduce(0, map.index, flat, "amax", include_self=False)
+    low = nobody.scatter_reduce(
+        0, map.index, torch.where(flat == _NOBODY, high[map.index], flat), "amin", include_self=False
+    )
     return torch.where(low == high, low, torch.full_like(low, _MIXED)).reshape(shape)
 
 
@@ -256,9 +294,14 @@ def _tried(code: Tensor, shape: torch.Size, map: LinearMap | None, batch: int, d
     return total
 
 
-def _filled(code: Tensor) -> Tensor:
-    """Entries of nobody (constants, holes) take the sample of their slice, along the axis that tells samples apart."""
-    if not bool((code == _NOBODY).any()):
+def _filled(code: Tensor, batch: int) -> Tensor:
+    """Entries of nobody (constants, holes) take the sample of their slice, along the axis that tells samples apart.
+
+    Where no axis does, they stay nobody's, until ``complete`` knows what has become of them.
+    """
+    if batch == 1:
+        return code.clamp(min=_FIRST)
+    if not bool((code == _NOBODY).any()) or code.max() == code[code != _NOBODY].min():  # no axis tells one sample apart
         return code
     for d in range(code.ndim):
         lines = code.movedim(d, 0).reshape(code.shape[d], -1)
@@ -266,7 +309,7 @@ def _filled(code: Tensor) -> Tensor:
         low = torch.where(lines == _NOBODY, high[:, None], lines).amin(1)
         if bool((low == high).all()) and bool((high != _NOBODY).all()):
             return high.view(-1, *(1,) * (code.ndim - d - 1)).expand(code.shape)
-    return torch.where(code == _NOBODY, torch.full_like(code, _MIXED), code)
+    return code
 
 
 def _named(code: Tensor, batch: int, axes: Sequence[int]) -> Whose:

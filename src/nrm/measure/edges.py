@@ -6,6 +6,7 @@ the graph's edges, in an order of their own: layers drop loops, add loops of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,7 +32,7 @@ def find_edge_steps(tape: Tape, name: str) -> list[EdgeStep]:
     own = _step_of(tape, top)
     if own is not None:
         return [own]
-    path = name.rpartition("#")[0] if name not in tape.names and "#" in name else name
+    within = _inside(tape, name)
     found, seen, waiting = [], {top.index}, [top]
     while waiting:
         node = waiting.pop()
@@ -40,12 +41,27 @@ def find_edge_steps(tape: Tape, name: str) -> list[EdgeStep]:
             found.append(here)
             continue  # below it are the layer's input and the sums of weights over neighbours
         for i in node.inputs:
-            below = tape.nodes[i]
-            inside = below.module == path or below.module.startswith(f"{path}.")
-            if i not in seen and inside:
+            if i not in seen and within(tape.nodes[i]):
                 seen.add(i)
-                waiting.append(below)
+                waiting.append(tape.nodes[i])
     return sorted(found)
+
+
+def _inside(tape: Tape, name: str) -> Callable[[Node], bool]:
+    """Whether a node below a layer's result was made by this call of it.
+
+    Layers may call modules that are not their own, such as an activation that all layers of a model share: these run
+    after the layer has received its input.
+    """
+    path = name.rpartition("#")[0] if name not in tape.names and "#" in name else name
+    received = tape.find(f"{name}.input").index if path in tape.received else len(tape.nodes)
+
+    def within(node: Node) -> bool:
+        own = node.module == path or node.module.startswith(f"{path}.")
+        outer = not node.module or path.startswith(f"{node.module}.")
+        return own or (node.index > received and not outer)
+
+    return within
 
 
 def number_edges(step: EdgeStep, edges: Tensor) -> Tensor:

@@ -289,4 +289,4 @@ def widest(network: Network, stops: Sequence[Stop]) -> int:
     nodes = network.tape.nodes
     low, high = min(s.site.node for s in stops), max(s.site.node for s in stops)
     route = between(network, low, high) | {s.site.node for s in stops}
-    return max(nodes[i].value.numel() for i in route)
+    return max(1, *(nodes[i].value.numel() for i in route))

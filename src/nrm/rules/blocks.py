@@ -228,7 +228,7 @@ class Blocks:
             )):  # fmt: skip
                 known = all(self._is_nonnegative(k) for k in node.inputs)
             else:
-                known = float(node.value.amin()) >= 0
+                known = not node.value.numel() or float(node.value.amin()) >= 0
             self._nonnegative[j] = known
         return self._nonnegative[j]
 

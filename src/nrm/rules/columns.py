@@ -148,6 +148,8 @@ class ColumnStore:
             epsilon = next((r.epsilon for r in rules if isinstance(r, Epsilon)), 0.0)
             z = z + epsilon
             return (z.masked_fill(z == 0, torch.inf),), None
+        if not z.numel():  # an expert that no token was sent to
+            return (z,), None
         if any(r.cancels for r in rules):
             dead = self._lost(i, z)
         elif float(z.amin()) > torch.finfo(z.dtype).tiny:

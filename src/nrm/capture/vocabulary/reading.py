@@ -68,10 +68,11 @@ def wide(c: Call, value: Any, shape: torch.Size) -> Tensor:
 def moved(c: Call, result: Tensor, sources: list[Tensor], code: Tensor) -> tuple[Tensor, Op, list[int]]:
     """A movement out of several tensors, from codes: which entry of which source (counted on), 0 for a zero."""
     code = code.round().long().flatten()
-    terms, inputs, start = [], [], 1
+    terms: list[Term] = []
+    inputs, start = [], 1
     for source in sources:
         mine = (code >= start) & (code < start + source.numel())
-        if bool(mine.any()):
+        if bool(mine.any()) or not (len(code) or terms):  # nothing comes from the first source
             index = torch.where(mine, code - start, torch.full_like(code, -1))
             terms.append(Term(Gather(source.shape, result.shape, index)))
             inputs.append(c.index(source))
