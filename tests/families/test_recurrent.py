@@ -107,7 +107,9 @@ def test_a_reused_cell_is_a_fused_module(kind: str, given: bool) -> None:
     close(R(read(R)), S(read(S)))
     for t in range(4):
         close(R(R["rnn"].step(t).layer, read(R)), S(S[f"cell#{t}"], read(S)))
-        close(R(R["rnn"].step(t)), S(nrm.layer("cell").step(t)))
+        close(R(R["rnn"].step(t)), S(S["cell"].step(t)))
+    close(R(R["rnn"].steps, R["rnn"].steps), S(S["cell"].steps, S["cell"].steps))
+    assert S["cell"].facts == "4 steps"
     names = {name.removeprefix("cell") for name in S._tape.names if name.startswith("cell/")}
     assert names == {name.removeprefix("rnn") for name in R._tape.names if name.startswith("rnn/")} - {
         "/step", f"/{fused.rnn.mode.lower()}"

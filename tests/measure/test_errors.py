@@ -135,7 +135,9 @@ def test_a_value_that_does_not_fit_names_both_shapes() -> None:
 def test_calls_are_listed() -> None:
     cell = nn.Linear(3, 3)
     R = nrm.measure(nn.Sequential(cell, nn.Tanh(), cell), torch.rand(1, 3))
-    refused(nrm.QuestionError, lambda: R["0"], what="called 2 times", expected="'0#0', '0#1'", try_="0#0")
+    ask = {"what": "called 2 times", "expected": "'0#0', '0#1'", "try_": "'0#0'.*steps"}
+    refused(nrm.QuestionError, lambda: R(R["0"]), **ask)
+    refused(nrm.QuestionError, lambda: R(R["0"].channels), **ask)
     refused(nrm.QuestionError, lambda: R["0#2"], what="no call 2", expected="0 to 1")
 
 

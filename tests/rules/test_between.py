@@ -396,9 +396,9 @@ def test_a_module_that_is_called_several_times() -> None:
     model, x = Loop().double(), torch.randn(2, 3, dtype=torch.float64)
     R = nrm.measure(model, x, rules=nrm.Gradient())
     assert [row.name for row in R.layers] == ["input", "cell#0", "cell#1", "cell#2", "head"]
-    torch.testing.assert_close(R(nrm.layer("cell").steps)[:, 1], R(R["cell#1"].all))
+    torch.testing.assert_close(R(R["cell"].steps)[:, 1], R(R["cell#1"].all))
     with pytest.raises(nrm.QuestionError, match="called 3 times"):
-        R["cell"]
+        R(R["cell"])
     S = nrm.measure(model, x, rules=nrm.Gradient(["cell#1"]))
     torch.testing.assert_close(S(S["cell#1"]), R(R["cell#1"]))
     with pytest.raises(nrm.QuestionError, match="unknown layer 'cell#0'"):

@@ -123,7 +123,7 @@ class Tape:
                 f"layer {name!r} is called {len(calls)} times",
                 got=repr(name),
                 expected="one call: " + ", ".join(repr(f"{name}#{k}") for k in range(min(len(calls), 8))),
-                hint=f"R[{name + '#0'!r}]",
+                hint=f"R[{name + '#0'!r}], or all calls as steps: R[{name!r}].steps",
             )
         if call is not None and call >= len(calls):
             raise QuestionError(

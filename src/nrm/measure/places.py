@@ -92,8 +92,9 @@ class Places:
         return replace(layer, facts=f"{shape}{axis}, {'edge' if site.consumer is not None else kind}")
 
     def _is_only_steps(self, name: str) -> bool:
-        """Whether a name stands for steps and for no tensor."""
-        return name not in self._tape.names and name in self._tape.steps and len(self._tape.steps[name]) == 1
+        """Whether a name stands for steps and for no single tensor."""
+        calls = self._tape.names.get(name, ())
+        return name != "input" and (len(calls) > 1 or (not calls and len(self._tape.steps.get(name, ())) == 1))
 
     def names(self) -> list[str]:
         """Every name that a layer can be asked for by, in the order of the forward pass."""
