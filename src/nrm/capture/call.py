@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """A call of torch: its function, arguments and result."""
+    """A call of torch, or of a module that was registered: its function, arguments and result.
+
+    ``module`` is that module, whose weights a builder may read.
+    """
 
     def __init__(
         self, recorder: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         self.recorder = recorder
         self.func = func
+        self.module = getattr(func, "module", None)
         self.name = name
         self.args = args
         self.kwargs = kwargs

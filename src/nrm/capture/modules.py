@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +27,20 @@ class Modules:
         self._running: list[tuple[str, int, list[int]]] = [("", 0, [])]
         self._thread = threading.get_ident()
         self._probing = False
+        self._inside = 0
+
+    @property
+    def opaque(self) -> bool:
+        """Whether a module is running that is read as a whole: what it does inside is not recorded."""
+        return self._inside > 0
 
     def enter(self, r: Recorder, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Called before a module runs."""
         if threading.get_ident() != self._thread or self._probing:
+            return
+        if self._inside or r.own_name(module):
+            self._inside += 1
+        if self._inside > 1:
             return
         self.path = self._paths.get(id(module), self.path)
         self._running.append((self.path, len(r.nodes), r.indices(args)))
@@ -41,6 +53,11 @@ class Modules:
         kwargs, output = rest if len(rest) == 2 else ({}, *rest)
         if threading.get_ident() != self._thread or self._probing or len(self._running) < 2:
             return
+        if self._inside:
+            self._inside -= 1
+            if self._inside:
+                return
+            self._record(r, module, args, kwargs, output)
         with torch._C.DisableTorchFunction():  # these looks are not calls of the model
             floats = [t for t in tensors_in(output) if t.is_floating_point()]
             known = r.indices(floats)
@@ -54,10 +71,23 @@ class Modules:
                 where=f"{path or 'the model'} ({type(module).__name__})",
                 got="a tracked input, but an output computed outside torch's own calls",
                 expected="torch functions on tensors (no numpy round trip, .item(), scripted or compiled code)",
-                hint="write that part with torch functions",
+                hint=f"write that part with torch functions, or nrm.register({type(module).__name__}, ...)",
             )
         if path:
             _name(r, path, begin, given, known)
+
+    def _record(self, r: Recorder, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """One call of a module that is read as a whole; None for its output says that it failed."""
+        name = r.own_name(module)
+        if name is None or output is None or not r.indices((args, kwargs)):
+            return
+        given = inspect.signature(module.forward).bind(*args, **kwargs)
+        self._probing = True
+        try:
+            with torch._C.DisableTorchFunction():
+                r.record(Forward(module, r.precision.dtype), name, given.args, given.kwargs, output)
+        finally:
+            self._probing = False
 
     def _is_constant(self, r: Recorder, module: nn.Module, args: Any, kwargs: Any) -> bool:
         """Whether a module looks at the shape and type of what it is given only: it is run on other values, too.
@@ -86,6 +116,19 @@ class Modules:
                 for buffer, value in before:
                     if not torch.equal(buffer, value):
                         buffer.copy_(value)
+
+
+class Forward:
+    """A module as a function, in the precision of the measure."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        self.module = module
+        named = itertools.chain(module.named_parameters(), module.named_buffers())
+        self._raised = {n: t.detach().to(dtype) for n, t in named if t.is_floating_point() and t.dtype != dtype}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes."""
+        return torch.func.functional_call(self.module, self._raised, args, kwargs)
 
 
 def _name(r: Recorder, path: str, begin: int, given: list[int], known: list[int]) -> None:

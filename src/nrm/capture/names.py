@@ -49,12 +49,19 @@ SHAPES = {
 """Calls that look at what a tensor is, and not at its values."""
 
 
+def class_name(kind: type) -> str:
+    """The name of a class, with that of the Python module it is from."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 @functools.lru_cache(4096)
 def function_name(func: Callable[..., Any]) -> str:
     """One name per meaning: ``torch.add``, ``Tensor.add``, ``Tensor.add_`` and ``+`` are all ``add``.
 
-    An op of one's own library keeps its namespace, ``mine::smooth``, however it is called.
+    An op of one's own library keeps its namespace, ``mine::smooth``, however it is called, and a class its module's.
     """
+    if isinstance(func, type):
+        return class_name(func)
     name = _name_in_library(func)
     if name in ("__get__", "__set__"):
         return f"{name[2:-2]}:{getattr(getattr(func, '__self__', None), '__name__', '')}"

@@ -31,6 +31,7 @@ from nrm.capture.names import (
     READS,
     SHAPES,
     WITH_CHOICE,
+    class_name,
     function_name,
     without_inplace,
 )  # fmt: skip
@@ -94,6 +95,10 @@ class Recorder(TorchFunctionMode):
     def node(self, tensor: Tensor) -> Node:
         """The node of a tracked tensor."""
         return self.nodes[self.live[id(tensor)][1]]
+
+    def own_name(self, module: nn.Module) -> str | None:
+        """The name under which a module's class (or one that it is made from) was registered."""
+        return next((n for kind in type(module).__mro__ if (n := class_name(kind)) in self._vocabulary), None)
 
     def follow(self, tensor: Tensor, index: int) -> None:
         """From now on the tensor stands for this node."""
@@ -242,7 +247,8 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         present = tensors_in((args, kwargs))
         self._refuse_vmap(present)
-        run = self._run if any(self.tracked(t) for t in present) else self._run_constant
+        recorded = not self.modules.opaque and any(self.tracked(t) for t in present)
+        run = self._run if recorded else self._run_constant
         kind = present[0].device.type if present else "cpu"
         if torch.is_autocast_enabled(kind):  # by the model itself: calls run in the precision of their arguments
             with torch.autocast(kind, enabled=False):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nrm.capture.call import Call
 from nrm.capture.names import function_name
-from nrm.capture.ops import Linear
+from nrm.capture.ops import Linear, Pointwise
 from nrm.capture.vocabulary import VOCABULARY, Steps
 from nrm.errors import RuleError
 from nrm.operators import Function
@@ -30,35 +31,63 @@ def _linear_in_first(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps
     return c.one(Linear(map, "linear"), input)
 
 
+def _elementwise(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    """An elementwise function; of a module, which may have weights for its channels, the offset is found in place."""
+    if c.module is None:
+        return VOCABULARY["relu"](c, input, *args, **kwargs)
+    at_zero = c.func(torch.zeros_like(input), *args, **kwargs)
+    if at_zero.shape != input.shape or any(c.tracked(a) for a in (*args, *kwargs.values())):
+        return None
+    offset = float(at_zero.flatten()[0])
+    return c.one(Pointwise(offset), input) if bool((at_zero == offset).all()) else None
+
+
 READINGS: dict[str, Callable[..., Steps]] = {
-    "activation": VOCABULARY["relu"],
+    "activation": _elementwise,
     "move": VOCABULARY["roll"],
     "linear": _linear_in_first,
 }
 
 
 def register(function: str | Callable[..., Any], reading: str | Callable[..., Steps]) -> None:
-    """Tells how a torch function is read: what its call means for relevance.
+    """Tells how a torch function, or a module, is read: what its call means for relevance.
 
     ``reading`` is ``"activation"`` (elementwise: relevance goes to the same position), ``"move"`` (every output entry
     is a copy of an input entry; found by probing), ``"linear"`` (linear in its first argument), or a builder that gets
     the call and its arguments and returns its steps. ``nrm.testing.check_op`` tests the result.
 
-    ``function`` is the function or its name; one that ``torch.library.custom_op`` made is called ``"library::op"``.
+    ``function`` is the function or its name; one that ``torch.library.custom_op`` made is called ``"library::op"``. The
+    class of a module is read as a whole, whatever its ``forward`` does.
 
     >>> register("sinc", "activation")
     """
-    name = function if isinstance(function, str) else function_name(function)
     if isinstance(reading, str):
         if reading not in READINGS:
             raise RuleError(f"unknown reading {reading!r}", expected=", ".join(map(repr, READINGS)) + " or a builder")
         reading = READINGS[reading]
+    name = function if isinstance(function, str) else function_name(function)
     if isinstance(function, str) and not _exists(name):
         raise RuleError(
             f"torch has no function {name!r}",
             expected="the name of a torch function, 'library::op' for one of torch.ops, or the function itself",
         )
+    _refuse_unseen(function)
     VOCABULARY[name] = reading
+
+
+def _refuse_unseen(function: Any) -> None:
+    """Complains about what torch does not tell us of when it is called, so that a reading would never be used."""
+    if isinstance(function, nn.Module):
+        raise RuleError("a module is registered by its class", got=repr(function)[:80],
+                        hint=f"nrm.register({type(function).__name__}, ...)")  # fmt: skip
+    own_class = isinstance(function, type) and not issubclass(function, nn.Module)
+    own = isinstance(function, types.FunctionType) and not hasattr(function, "__wrapped__")
+    if own_class or (own and not function.__module__.startswith("torch")):
+        raise RuleError(
+            "calls of this function are not seen, those of torch inside it are", got=function.__qualname__,
+            expected="a function of torch, an op of torch.library.custom_op, or the class of a module",
+            hint="put it into a module and register its class, to have it read as a whole",
+        )  # fmt: skip
 
 
 def _exists(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -72,10 +73,12 @@ def check_rule(rule: Rule, *, tolerance: float = 1e-9) -> None:
 
 
 def check_op(function: Callable[[Tensor], Tensor], example: Tensor, *, tolerance: float = 1e-8) -> None:
-    """A function of one tensor can be captured inside a network, and the laws hold across it.
+    """A function of one tensor, or a module, can be captured inside a network, and the laws hold across it.
 
     >>> check_op(torch.tanh, torch.randn(2, 3, generator=torch.Generator().manual_seed(0)))
     """
+    if isinstance(function, nn.Module):
+        function = copy.deepcopy(function).double()
     model = _Around(function, example.double())
     with torch.no_grad():
         plain = model(example.double())
@@ -111,7 +114,7 @@ class _Around(nn.Module):
         with torch.no_grad():
             inner = function(example)
         self.last = nn.Linear(inner.reshape(len(inner), -1).shape[1], 3).double()
-        for p in self.parameters():
+        for p in (*self.first.parameters(), *self.last.parameters()):
             p.data = torch.randn(p.shape, generator=generator, dtype=torch.float64) / p.shape[-1] ** 0.5
 
     def forward(self, x: Tensor) -> Tensor:
