@@ -310,6 +310,45 @@ def test_the_input_of_integers_is_their_embedding() -> None:
     torch.testing.assert_close(R(R["input.token_type_ids"].positions).sum(1), R(R[names[1]].all))
 
 
+TOKENS = {
+    "vit-sdpa": ["vit.embeddings.cls_token", "vit.embeddings.position_embeddings"],
+    "deit-eager": ["cls_token", "distillation_token", "position_embeddings"],
+    "torchvision-vit": ["class_token", "encoder.pos_embedding"],
+    "timm-vit": ["cls_token", "pos_embed"],
+    "timm-deit": ["cls_token", "dist_token", "pos_embed"],
+}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+def test_class_tokens_and_positions_are_named_inputs(name: str) -> None:
+    R = nrm.measure(grown(FAMILIES[name].build), FAMILIES[name].inputs)
+    names = [str(part) for part in R.inputs]
+    for token in TOKENS[name]:
+        (found,) = [n for n in names if n.endswith(token)]
+        assert R(R[found]).shape[0] == 2
+        assert bool(R(R[found].all).abs().min() > 1e-4)
+
+
+def test_a_class_token_has_the_relevance_that_it_has_as_an_input() -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.places = nn.Parameter(torch.randn(1, 1, 16)), nn.Parameter(torch.randn(1, 6, 16))
+            self.encoder = Encoder(True)
+
+        def forward(self, x: Tensor, token: Tensor | None = None, places: Tensor | None = None) -> Tensor:
+            token = self.token.expand(len(x), -1, -1) if token is None else token
+            return self.encoder(torch.cat([token, x], 1) + (self.places if places is None else places))
+
+    model = grown(Reader)
+    given = (SEQUENCE, model.token.detach().expand(2, -1, -1), model.places.detach().expand(2, -1, -1))
+    R, S = nrm.measure(model, SEQUENCE, target=1), nrm.measure(model, given, target=1)
+    for name, entry in (("input", 0), ("token", 1), ("places", 2)):
+        torch.testing.assert_close(R(R[name]), S(S[f"input[{entry}]"]))
+        assert bool(R(R[name].all).abs().min() > 1e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype: torch.dtype) -> None:
     family = FAMILIES["llama-sdpa"]

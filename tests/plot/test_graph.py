@@ -46,7 +46,7 @@ def test_two_directions_are_one_line_with_their_sum() -> None:
 def test_edges_in_one_direction_are_arrows() -> None:
     ax = graph(torch.tensor([[0, 1, 2, 2], [1, 2, 0, 2]]), edges=[1.0, -1.0, 0.5, 0.0])
     assert sum(isinstance(p, FancyArrowPatch) for p in ax.patches) == 3
-    assert "1 loops not shown" in ax.get_xlabel()
+    assert "1 loop not shown" in ax.get_xlabel()
     assert not any(isinstance(p, FancyArrowPatch) for p in graph(RING).patches)
 
 

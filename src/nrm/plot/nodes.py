@@ -129,7 +129,7 @@ def _read(
     unit = float(np.median(lengths[lengths > 0])) if (lengths > 0).any() else 1.0
     limit = find_limit(np.concatenate([x for x in (values, sums, np.zeros(1)) if x is not None])[None], scale)
     loops = int((lines[:, 0] == lines[:, 1]).sum())
-    left_out = [f"{loops} loops not shown"] if loops else []
+    left_out = [f"{loops} {'loop' if loops == 1 else 'loops'} not shown"] if loops else []
     sign = note_sign(value)
     return Drawing(
         places, unit, values, lines, sums, labels, directed, limit, bool(sign), [*sign, *note_rest(rest), *left_out]
