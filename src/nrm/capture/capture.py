@@ -19,7 +19,7 @@ from nrm.capture.graphs import Graphs, find_graphs, is_record
 from nrm.capture.guard import plain_execution, untouched, watched_modules
 from nrm.capture.ops import Source
 from nrm.capture.recorder import Recorder
-from nrm.capture.samples import Whose, complete
+from nrm.capture.samples import Whose
 from nrm.capture.tape import Node, Tape
 from nrm.capture.vocabulary import COMPOSED, VOCABULARY
 from nrm.errors import CaptureError
@@ -299,7 +299,6 @@ def _finish(
         None if recorder.graphs is None else recorder.graphs.edges,
     )  # fmt: skip
     check_finite(tape)
-    complete(tape.nodes)
     check_samples(tape)
     return tape
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.ops import Multiply, Unknown
+from nrm.capture.samples import complete
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
 
@@ -112,22 +113,31 @@ def check_finite(tape: Tape) -> None:
 
 def check_samples(tape: Tape) -> None:
     """Each sample has its own measure, so samples must not meet on the way to the output (in a factor they may)."""
-    if tape.batch == 1:
+    if tape.batch == 1 or _find_mixed(tape) is None:
         return
+    complete(tape.nodes)
+    node = _find_mixed(tape)
+    if node is not None:
+        raise CaptureError(
+            "samples of the batch are mixed", where=f"layer {node.name!r}",
+            got=f"a tensor of shape {tuple(node.shape)} whose entries depend on several of {tape.batch} samples",
+            expected="samples that do not depend on each other",
+            hint="batch_dim=None explains the whole call as one sample; or another batch_dim, or a batch of one",
+        )  # fmt: skip
+
+
+def _find_mixed(tape: Tape) -> Node | None:
+    """The last tensor on the way to the output in which not every entry is known to be of one sample."""
     seen = {tape.output}
     for node in reversed(tape.nodes[: tape.output + 1]):
         if node.index not in seen or isinstance(node.op, Unknown):
             continue
         if _is_mixed(node) or (node.index == tape.output and not node.has_samples):
-            raise CaptureError(
-                "samples of the batch are mixed", where=f"layer {node.name!r}",
-                got=f"a tensor of shape {tuple(node.shape)} whose entries depend on several of {tape.batch} samples",
-                expected="samples that do not depend on each other",
-                hint="batch_dim=None explains the whole call as one sample; or another batch_dim, or a batch of one",
-            )  # fmt: skip
+            return node
         below = [tape.nodes[i] for i in node.inputs]
         clean = [parent for parent in below if not _is_mixed(parent)]
         seen.update(parent.index for parent in (clean if isinstance(node.op, Multiply) and clean else below))
+    return None
 
 
 def _is_mixed(node: Node) -> bool:

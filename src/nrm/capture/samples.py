@@ -199,8 +199,11 @@ def _through_gather(map: Gather, axis: int) -> int | None:
 
 def _by_entry(op: Op, maps: list[LinearMap | None], parents: list[Node], shape: torch.Size, batch: int) -> Whose:
     """Entry by entry: where contributions of several samples meet, the entry is mixed."""
-    if not shape.numel():
-        return Whose(owner=torch.zeros(shape, dtype=torch.long, device=parents[0].value.device))
+    if not any(parent.has_samples for parent in parents):
+        return Whose()
+    if batch == 1 or not shape.numel():
+        code = torch.full((), _FIRST, device=parents[0].value.device).expand(shape)
+        return _named(code, batch, _new_axes(op, parents, shape) if shape.numel() else ())
     total: Tensor | None = None
     for map, parent in zip(maps, parents, strict=True):
         if not parent.has_samples:
@@ -209,9 +212,8 @@ def _by_entry(op: Op, maps: list[LinearMap | None], parents: list[Node], shape: 
         if isinstance(op, Multiply) and total is not None and bool((code == _MIXED).any()):
             continue  # a factor that mixes samples scales the other one; relevance follows the other one
         total = code if total is None else _merged(total, code)
-    if total is None:
-        return Whose()
-    return _named(_filled(total, batch), batch, _new_axes(op, parents, shape))
+    assert total is not None
+    return _named(_filled(total), batch, _new_axes(op, parents, shape))
 
 
 def _new_axes(op: Op, parents: list[Node], shape: torch.Size) -> list[int]:
@@ -294,13 +296,11 @@ def _tried(code: Tensor, shape: torch.Size, map: LinearMap | None, batch: int, d
     return total
 
 
-def _filled(code: Tensor, batch: int) -> Tensor:
+def _filled(code: Tensor) -> Tensor:
     """Entries of nobody (constants, holes) take the sample of their slice, along the axis that tells samples apart.
 
     Where no axis does, they stay nobody's, until ``complete`` knows what has become of them.
     """
-    if batch == 1:
-        return code.clamp(min=_FIRST)
     if not bool((code == _NOBODY).any()) or code.max() == code[code != _NOBODY].min():  # no axis tells one sample apart
         return code
     for d in range(code.ndim):
