@@ -60,8 +60,7 @@ def settle(node: Node, nodes: Sequence[Node], batch: int) -> None:
         if term.move is None:
             parent.sample, parent.owner = node.sample, node.owner
         else:
-            code, used = _entered(term.move, node)
-            found = _named(torch.where(used, code, _FIRST), batch, range(code.ndim))
+            found = _sources(term.move, node, batch)
             parent.sample, parent.owner = found.axis, found.owner
         settle(parent, nodes, batch)
 
@@ -99,11 +98,8 @@ def _sources(move: LinearMap, node: Node, batch: int) -> Whose:
     """Where the samples of a node's entries lie in what was moved there."""
     if batch == 1:
         return _only(move.inside, range(len(move.inside)), node.value.device)
-    code = codes_of(node).to(torch.float64)[None]
-    back, uses = move.transpose(code), move.transpose(torch.ones_like(code))
-    mean = torch.where(uses > 0, back / uses.clamp(min=1), torch.full_like(back, _FIRST))[0]
-    whole = torch.where(mean == mean.round(), mean, torch.full_like(mean, _MIXED)).long()
-    return _named(whole, batch, range(whole.ndim))
+    code, used = _entered(move, node)
+    return _named(torch.where(used, code, _FIRST), batch, range(code.ndim))
 
 
 def _only(shape: torch.Size, axes: Sequence[int], device: torch.device) -> Whose:
@@ -201,9 +197,8 @@ def _by_entry(op: Op, maps: list[LinearMap | None], parents: list[Node], shape: 
     """Entry by entry: where contributions of several samples meet, the entry is mixed."""
     if not any(parent.has_samples for parent in parents):
         return Whose()
-    if batch == 1 or not shape.numel():
-        code = torch.full((), _FIRST, device=parents[0].value.device).expand(shape)
-        return _named(code, batch, _new_axes(op, parents, shape) if shape.numel() else ())
+    if not shape.numel():
+        return _only(shape, (), parents[0].value.device)
     total: Tensor | None = None
     for map, parent in zip(maps, parents, strict=True):
         if not parent.has_samples:
