@@ -23,7 +23,7 @@ CONSTANT = {
 }  # fmt: skip
 """Calls whose result does not depend on the values of their arguments."""
 
-BLANK = {"empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided"}
+BLANK = {"empty", "new_empty", "empty_like", "empty_strided"}
 """Calls whose result is whatever lies in memory until it is written. While a model is recorded, it is 0."""
 
 WITH_CHOICE = {"max_pool1d", "max_pool2d", "max_pool3d"}

@@ -172,7 +172,7 @@ def suggest(tape: Tape) -> Composite:
     first = reads_input(tape)
     inner = [tape.nodes[n.inputs[0]] for n in linear if getattr(n.op, "kind", "") == "conv" and n.index not in first]
     convolves = any(getattr(n.op, "kind", "") == "conv" for n in linear)
-    plain = convolves and not centred and not any(bool((h.value < 0).any()) for h in inner)
+    plain = convolves and not centred and all(float(h.value.amin()) >= 0 for h in inner)
     return composite("epsilon-plus-flat" if plain and not _adds_signed(tape) else "lrp-0")
 
 
@@ -189,7 +189,8 @@ def _adds_signed(tape: Tape) -> bool:
         if (
             all(isinstance(term.op, Multiply | Source | Pointwise) for term in terms)
             and not all(reader.function in NONNEGATIVE for reader in readers)
-            and bool((node.value < 0).any())
+            and node.value.numel()
+            and float(node.value.amin()) < 0
         ):
             return True
     return False
