@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 import nrm
 import vision
+from nrm.capture import Linear
+from nrm.operators import Grouped
 
 with suppress(pytest.skip.Exception):
     vision.load()  # before transformers and timm, which import it
@@ -272,6 +274,31 @@ def test_a_padded_batch_is_its_samples(name: str) -> None:
         torch.testing.assert_close(one.value[0], R.value[sample], rtol=1e-6, atol=1e-7)
         torch.testing.assert_close(one(one.input)[0], R(R.input)[sample, :length], rtol=1e-5, atol=1e-6)
         assert one.target.tolist()[0] == R.target.tolist()[sample]  # type: ignore[union-attr]
+
+
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("Mixtral", {"num_local_experts": 5}),
+     ("Qwen3Moe", {"num_experts": 5, "moe_intermediate_size": 6, "decoder_sparse_step": 1, "head_dim": 4})],
+)  # fmt: skip
+def test_experts_at_once_and_one_by_one_are_the_same(model: str, options: dict[str, int]) -> None:
+    """Tokens are sorted by expert, of which some have none, and every group has weights of its own."""
+    build = huggingface(f"{model}ForCausalLM", f"{model}Config", "eager", **SHARED, **options, num_experts_per_tok=2)
+    network = grown(build).float()
+    measured = {}
+    for way in ("grouped_mm", "eager"):
+        network.config._experts_implementation = way
+        measured[way] = nrm.measure(network, TEXT, dtype=torch.float64)
+    once, each = measured.values()
+    kinds = [{type(node.op.map) for node in R._tape.nodes if isinstance(node.op, Linear)} for R in (once, each)]
+    assert Grouped in kinds[0] - kinds[1]
+    torch.testing.assert_close(once(once.input), each(each.input), rtol=1e-9, atol=1e-12)
+    assert once.check(strict=False).mass == pytest.approx((1, 1), abs=1e-9)
+    low, high = (once[f"model.layers.{k}.mlp"] for k in (0, 1))
+    table = once(low.positions, high.positions)
+    torch.testing.assert_close(table, each(low.positions, high.positions), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(once(low.position(2), high.positions), table[:, 2])
 
 
 @pytest.mark.filterwarnings("ignore::nrm.NrmWarning")

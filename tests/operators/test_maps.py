@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from nrm.capture import Combine, Linear, Select, Tape, capture
 from nrm.errors import RuleError
-from nrm.operators import Function, Identity, LinearMap
+from nrm.operators import Function, Grouped, Identity, LinearMap
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -416,3 +416,14 @@ def test_composed_functions_are_recorded_part_by_part(
     tape = capture(Wrapped(function), x)
     assert torch.allclose(tape.nodes[tape.output].value, function(x), rtol=1e-14, atol=1e-14)
     assert len(tape.nodes) > 2
+
+
+def test_groups_of_rows_have_matrices_of_their_own() -> None:
+    matrices, x, y = weight(3, 4, 2), weight(5, 6, 4), weight(5, 6, 2)
+    map = Grouped(torch.Size([6, 4]), matrices, (2, 2, 5))  # the second group has no rows, the last row no group
+    expected = torch.cat([x[:, :2] @ matrices[0], x[:, 2:5] @ matrices[2], x.new_zeros(5, 1, 2)], 1)
+    torch.testing.assert_close(map.apply(x), expected)
+    torch.testing.assert_close((map.transpose(y) * x).sum(), (y * expected).sum())
+    torch.testing.assert_close(map.reweight(torch.abs).apply(x)[:, :2], x[:, :2] @ matrices[0].abs())
+    assert map.outside == (6, 2)
+    assert map.flops == 2 * 6 * 2 * 4

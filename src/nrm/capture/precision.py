@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nrm.capture.arguments import PLAIN
+from nrm.operators import Grouped
 
 Origins = dict[int, tuple[Tensor, str]]
 """Tensors by identity, with the names of the parameters that they are (made of)."""
@@ -62,3 +64,13 @@ class Precision:
             if id(value) in self._origin:
                 self._origin[id(cast)] = (cast, self._origin[id(value)][1])
         return self._casts[id(value)][1]
+
+
+def _grouped_mm(mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, bias: Any = None, **_: Any) -> Tensor:
+    if offs is None or bias is not None or (mat_a.ndim, mat_b.ndim) != (2, 3):
+        return torch.nn.functional.grouped_mm(mat_a, mat_b, offs=offs, bias=bias)
+    return Grouped(mat_a.shape, mat_b, tuple(offs.tolist())).apply(mat_a[None])[0]
+
+
+INSTEAD: dict[str, Callable[..., Tensor]] = {"grouped_mm": _grouped_mm}
+"""What is run for functions that torch has in some precisions only."""

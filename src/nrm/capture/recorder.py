@@ -36,7 +36,7 @@ from nrm.capture.names import (
     without_inplace,
 )  # fmt: skip
 from nrm.capture.ops import Combine, Linear, Op, Pointwise, Source, Unknown
-from nrm.capture.precision import Origins, Precision
+from nrm.capture.precision import INSTEAD, Origins, Precision
 from nrm.capture.recall import Recall
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
@@ -273,6 +273,7 @@ class Recorder(TorchFunctionMode):
         if name in self._composed:
             with self:
                 return self._composed[name](*args, **kwargs)
+        func = INSTEAD.get(name, func)
         result = self._call(func, name, args, kwargs)
         remember.derive(self, func, args, kwargs, result, relevant=True)
         if in_place or out is not None:

@@ -17,7 +17,18 @@ from torch import Tensor
 from nrm.capture.axes import through
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Select, Source, Unknown
 from nrm.capture.tape import Node
-from nrm.operators import Centering, Dense, Function, Gather, LinearMap, Matmul, Reduce, Scatter, convolution_in
+from nrm.operators import (
+    Centering,
+    Dense,
+    Function,
+    Gather,
+    Grouped,
+    LinearMap,
+    Matmul,
+    Reduce,
+    Scatter,
+    convolution_in,
+)
 
 _NOBODY, _MIXED, _FIRST = 0, 1, 2
 """Codes of entries: no sample, several samples, sample k as ``_FIRST + k``. Movement carries them like values."""
@@ -163,7 +174,7 @@ def _keeps(map: LinearMap, axis: int) -> bool:
 def _free_axes(map: LinearMap) -> range | tuple[int, ...] | None:
     """The axes along which a linear step works independently; None for maps that move or remove axes."""
     ndim = len(map.inside)
-    if isinstance(map, Dense):
+    if isinstance(map, Dense | Grouped):
         return range(ndim - 1)
     convolution = convolution_in(map)
     if convolution is not None:

@@ -7,7 +7,7 @@ Every step of a relevance measure is built from such maps. A map acts on tensors
 from nrm.operators.by_channel import apply_by_channel, transpose_by_channel
 from nrm.operators.convolution import Convolution, FlatConvolution, convolution_in
 from nrm.operators.jacobian import Ends, Jacobian, PerSample
-from nrm.operators.maps import Centering, Composed, Dense, Function, Identity, LinearMap, Matmul, Reduce
+from nrm.operators.maps import Centering, Composed, Dense, Function, Grouped, Identity, LinearMap, Matmul, Reduce
 from nrm.operators.movement import Expand, Gather, Masking, Movement, Permute, Place, Reshape, Scatter, Slice, place_all
 from nrm.operators.tables import channel_table, has_table
 
@@ -21,6 +21,7 @@ __all__ = [
     "FlatConvolution",
     "Function",
     "Gather",
+    "Grouped",
     "Identity",
     "Jacobian",
     "LinearMap",

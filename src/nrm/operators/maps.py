@@ -158,6 +158,42 @@ class Matmul(LinearMap):
 
 
 @dataclass(frozen=True, eq=False)
+class Grouped(LinearMap):
+    """``y = x C_g`` on rows in groups, each with a matrix of its own; rows behind the last group have none.
+
+    ``constant`` is ``(groups, in, out)``, and every group ends before the row in ``ends``: experts with their tokens.
+    """
+
+    inside: torch.Size
+    constant: Tensor
+    ends: tuple[int, ...]
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        return torch.Size((self.inside[0], self.constant.shape[2]))
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.outside.numel() * self.constant.shape[1]
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self._by_group(x, self.constant, self.outside)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return self._by_group(y, self.constant.mT, self.inside)
+
+    def reweight(self, change: Change) -> Grouped:
+        return Grouped(self.inside, change(self.constant), self.ends)
+
+    def _by_group(self, x: Tensor, matrices: Tensor, shape: torch.Size) -> Tensor:
+        result = x.new_zeros(x.shape[0], *shape)
+        for matrix, begin, end in zip(matrices, (0, *self.ends), self.ends, strict=False):
+            if end > begin:
+                result[:, begin:end] = torch.matmul(x[:, begin:end], matrix)
+        return result
+
+
+@dataclass(frozen=True, eq=False)
 class Reduce(LinearMap):
     """A sum over the axes ``dims`` times ``weight``; ``outside`` tells whether the axes were kept."""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Linear, Term
 from nrm.capture.vocabulary.reading import Steps, linear_function, many, reads
-from nrm.operators import Composed, Convolution, Dense, Function, LinearMap, Matmul, Place, Reshape
+from nrm.operators import Composed, Convolution, Dense, Function, Grouped, LinearMap, Matmul, Place, Reshape
 
 
 @reads("conv1d", "conv2d", "conv3d")
@@ -106,6 +106,16 @@ def _matmul(c: Call, input: Tensor, other: Tensor, **_: Any) -> Steps:
     if c.tracked(input):
         return linear_function(c, input, lambda v: torch.matmul(v, other), "linear")
     return linear_function(c, other, lambda v: torch.matmul(input, v), "linear")
+
+
+@reads("grouped_mm")
+def _grouped(c: Call, mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, bias: Any = None, **_: Any) -> Steps:
+    """The experts of a layer: every group of rows has a matrix of its own."""
+    if c.tracked(mat_b) or bias is not None or mat_b.ndim != 3:
+        return None
+    if offs is None:
+        return c.one(Linear(Matmul(mat_a.shape, mat_b.detach()), "linear"), mat_a)
+    return c.one(Linear(Grouped(mat_a.shape, mat_b.detach(), tuple(offs.tolist())), "linear"), mat_a)
 
 
 def _both(c: Call, input: Tensor, other: Tensor) -> Steps:
