@@ -242,9 +242,9 @@ def compare_outputs(ours: Tensor, theirs: Tensor, frame: Frame, ends: Tensor | N
 def _count_ties(network: Network, base: Base) -> tuple[int, int]:
     """Reached maxima that had several equal inputs to choose from, and all reached ones."""
     tied, reached = 0, 0
-    for i, arrived in base.arrivals.items():
-        node = network.tape.nodes[i]
-        if isinstance(node.op, Select) and arrived.message is not None:
+    for node in network.tape.nodes:
+        arrived = base.arrivals.get(node.index) if isinstance(node.op, Select) else None
+        if isinstance(node.op, Select) and arrived is not None and arrived.message is not None:
             live = arrived.message[0] != 0
             reached += int(live.sum())
             tied += int((node.op.ties(network.tape.nodes[node.inputs[0]].value) & live).sum())

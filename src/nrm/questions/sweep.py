@@ -14,6 +14,7 @@ from functools import partial
 from torch import Tensor
 
 from nrm.capture import Linear, Node
+from nrm.questions.arrived import Arrived
 from nrm.questions.channels import keeps_channels, mixes_channels, one_hot
 from nrm.rules import EVERYTHING, Arrivals, Change, Delivery, Network, Part, Values, outer, total_of
 
@@ -44,13 +45,13 @@ def drain_name(node: Node, port: str) -> str:
 class Base:
     """The sweep without events, kept because every question starts from it."""
 
-    arrivals: dict[int, Arrivals] = field(default_factory=dict)
+    arrivals: Arrived
     drains: dict[tuple[int, str], Tensor] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Bytes held by the kept messages; memory that is shared counts once."""
-        return held([*self.drains.values(), *(t for a in self.arrivals.values() for t in a.tensors)])
+        return held([*self.drains.values(), *self.arrivals.tensors])
 
 
 def held(tensors: Iterable[Tensor]) -> int:
@@ -60,16 +61,15 @@ def held(tensors: Iterable[Tensor]) -> int:
 
 def base_sweep(network: Network, start: Tensor) -> Base:
     """From the output's relevance to the relevance of everything."""
-    base = Base()
-    base.arrivals[network.tape.output] = Arrivals(start)
+    base = Base(Arrived(network, start))
     for i in range(network.tape.output, -1, -1):
-        arrived = base.arrivals.get(i)
-        if arrived is None:
+        if i not in base.arrivals:
             continue
-        deliveries, drains = network.pull(i, arrived)
+        deliveries, drains = network.pull(i, base.arrivals[i])
         base.drains.update({(i, port): m for port, m in drains.items()})
         for delivery in deliveries:
-            base.arrivals.setdefault(delivery.to, Arrivals()).add(delivery.arrivals)
+            base.arrivals.add(delivery.to, delivery.arrivals)
+        base.arrivals.leave(i)
     return base
 
 

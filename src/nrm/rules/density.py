@@ -65,6 +65,11 @@ class Arrivals:
         self.packets += other.packets
 
     @property
+    def is_density(self) -> bool:
+        """Whether nothing but density has arrived."""
+        return self._message is None and not self._pieces and bool(self.packets)
+
+    @property
     def tensors(self) -> list[Tensor]:
         """All messages and densities."""
         densities = [d for packet in self.packets for d in packet.density.values()]
