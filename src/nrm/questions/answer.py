@@ -13,7 +13,7 @@ from torch import Tensor
 from nrm.errors import MemoryLimitError, RuleError
 from nrm.questions.adjacent import adjacent_table
 from nrm.questions.kept import Messages
-from nrm.questions.plan import Plan, size_text, widest
+from nrm.questions.plan import ROOM, Plan, size_text, widest
 from nrm.questions.stops import Stop, axes_of
 from nrm.questions.sweep import (
     Base,
@@ -185,7 +185,7 @@ class Answerer:
         """Carries every block of a stop to many lower ones in one sweep: which blocks, where, and what arrives."""
         sites = list(dict.fromkeys(goal.site for goal in goals))
         wide = widest(self.network, [start, *goals])
-        fits = max(1, self.memory // (6 * wide * self.like.element_size()))
+        fits = max(1, self.memory // (ROOM * wide * self.like.element_size()))
         chunks = list(blocks_in_chunks([self.live(start, start.site)], fits))
         for (rows,) in self.progress(iter(chunks), len(chunks)):
             arrivals = self.arrivals_at(start)

@@ -19,6 +19,9 @@ from nrm.questions.stops import Stop
 from nrm.questions.sweep import Site, between
 from nrm.rules import Network
 
+ROOM = 7
+"""So many times the widest message is taken to be alive at once, with what the allocator leaves in between."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -196,8 +199,8 @@ def _chunk(
     network: Network, above: Sequence[Stop], meeting: Sequence[Stop], below: Sequence[Stop], entries: int
 ) -> tuple[int, int]:
     """How many blocks from above and from below are carried at once, so that so many entries are enough."""
-    up = entries // (6 * widest(network, (*above, meeting[0])) * (2 if below else 1))
-    down = entries // (6 * widest(network, (meeting[-1], *below)) * (2 if above else 1))
+    up = entries // (ROOM * widest(network, (*above, meeting[0])) * (2 if below else 1))
+    down = entries // (ROOM * widest(network, (meeting[-1], *below)) * (2 if above else 1))
     up, down = (max(1, min(n, math.prod(s.count for s in side))) for n, side in ((up, above), (down, below)))
     inner = meeting[0].frame.batch * math.prod(s.count for s in meeting)
     spelled = len(meeting) > 1 or len(meeting[0].blocks) > 1

@@ -19,14 +19,21 @@ from nrm.errors import MemoryLimitError
 from nrm.questions.answer import Answerer, blocks_in_chunks, grid, ordered
 from nrm.questions.course import Course, Size, Turn
 from nrm.questions.outlook import Outlook
-from nrm.questions.plan import Line, axes_text, base_lines, cost_table, model_flops, result_axes, size_text, step_flops
+from nrm.questions.plan import (
+    ROOM,
+    Line,
+    axes_text,
+    base_lines,
+    cost_table,
+    model_flops,
+    result_axes,
+    size_text,
+    step_flops,
+)
 from nrm.questions.stops import Stop, axes_of, frame_at
 from nrm.questions.sweep import Site
 from nrm.questions.track import Track
 from nrm.rules import Arrivals
-
-ROOM = 6
-"""So many times the widest message is taken to be alive at once."""
 
 
 class Journey:
