@@ -450,3 +450,16 @@ def test_a_report_of_a_graph_needs_no_server(browser: Any, tmp_path: Path) -> No
         assert page.locator("#picture").inner_html() != before
         assert "→" in page.locator("#selection li").inner_text()
         assert "heat_of_selection" in page.locator("#script").inner_text()
+
+
+def test_a_picture_with_more_than_everything_says_what_is_against(browser: Any, tmp_path: Path) -> None:
+    """A bias of -4 beside an input of 5: 500 % in the picture, and -400 % against it."""
+    model = torch.nn.Linear(1, 1)
+    model.load_state_dict({"weight": torch.tensor([[5.0]]), "bias": torch.tensor([-4.0])})
+    nrm.measure(model, torch.ones(1, 1)).report(tmp_path / "r.html")
+    with opened(browser, (tmp_path / "r.html").as_uri()) as page:
+        text = page.locator("#selection").text_content()
+    assert text is not None
+    shown, rest = text.split("; ")
+    assert shown == "500.0 % of the decision is in this picture"
+    assert rest == "−400.0 % is elsewhere (biases, other inputs or sinks), against it."

@@ -310,7 +310,7 @@ def test_the_verdict_speaks_of_cancellation() -> None:
     assert "cancel" not in nrm.measure(model, torch.ones(1, 2).double(), rules="lrp-0").check().verdict
 
 
-def test_the_verdict_says_that_the_input_hardly_matters() -> None:
+def test_the_verdict_says_that_almost_all_mass_is_in_biases() -> None:
     model = nn.Sequential(nn.Linear(2, 1)).double()
     model[0].weight.data.copy_(torch.tensor([[1.0, 1.0]]))
     model[0].bias.data.fill_(500.0)

@@ -253,8 +253,8 @@ def test_other_outputs_need_no_note(value: Any) -> None:
 @pytest.mark.parametrize(
     ("rest", "note"),
     [
-        (0.083, "8.3 % of the mass not shown (biases)"),
-        (torch.tensor([-0.5]), "−50.0 % of the mass not shown (biases)"),
+        (0.083, "8.3 % of the mass not shown"),
+        (torch.tensor([-0.5]), "−50.0 % of the mass not shown: against the output"),
         (1e-5, ""),
         (0.0, ""),
     ],
@@ -273,7 +273,7 @@ def test_notes_are_no_wider_than_a_small_picture() -> None:
     _, axes = plt.subplots(1, 4, figsize=(8, 2), layout="constrained")
     text = heatmap(RELEVANCE, ax=axes[0], value=-1.0, rest=0.1, colorbar=False).get_xlabel()
     assert max(map(len, text.splitlines())) < 30
-    assert text.replace("\n", " ") == "shares of a negative output (−1) 10.0 % of the mass not shown (biases)"
+    assert text.replace("\n", " ") == "shares of a negative output (−1) 10.0 % of the mass not shown"
 
 
 def test_user_text_is_never_read_as_mathematics() -> None:
@@ -467,7 +467,7 @@ def test_a_common_scale_is_shown_in_numbers() -> None:
 def test_a_montage_notes_negative_outputs_by_row_and_missing_mass_by_map() -> None:
     figure = montage(rows_of(2), values=torch.tensor([1.0, -2.0]), rests=torch.tensor([[0.0, 0.1], [0.0, 0.0]]), size=4)
     notes = [ax.get_xlabel().replace("\n", " ") for ax in figure.axes[:6]]
-    expected = ["", "", "10.0 % of the mass not shown (biases)", "shares of a negative output (−2)", "", ""]
+    expected = ["", "", "10.0 % of the mass not shown", "shares of a negative output (−2)", "", ""]
     assert notes == expected
 
 

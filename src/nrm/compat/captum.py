@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from nrm.capture import tensors_in
-from nrm.compat.scale import in_units_of_output, read_options
+from nrm.compat.options import read_options
 from nrm.errors import QuestionError
 from nrm.measure import Measure, measure
 from nrm.questions import Layer
@@ -55,7 +55,7 @@ class LRP:
             )  # fmt: skip
         R = self._measure(inputs, target, additional_forward_args)
         names = _input_names(inputs, additional_forward_args)
-        found = tuple(in_units_of_output(R, R[name]) for name in names)
+        found = tuple(R.in_units(R[name]) for name in names)
         attributions = found if isinstance(inputs, tuple) else found[0]
         if verbose:
             print(R)
@@ -113,7 +113,7 @@ class LayerLRP(LRP):
         """Attributions of the layer's shape, and deltas if asked for; lists of both for a list of layers."""
         R = self._measure(inputs, target, additional_forward_args)
         layers = [R[Layer(name).input if attribute_to_layer_input else name] for name in self._names]
-        found = [in_units_of_output(R, layer) for layer in layers]
+        found = [R.in_units(layer) for layer in layers]
         deltas = [self.compute_convergence_delta(one, R.value) for one in found]
         if verbose:
             print(R)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nrm.compat.scale import in_units_of_output, read_options
+from nrm.compat.options import read_options
 from nrm.errors import QuestionError
 from nrm.measure import measure
 from nrm.search.found import read_count
@@ -77,10 +77,10 @@ class CondAttribution:
             inputs = data[[row.sample for row in some]]
             with measure(self.model, inputs, target=[row.target for row in some], **options) as R:
                 events = [R[name].channel([row.concepts[name] for row in some]) for name in some[0].concepts]
-                heat.add(pairs, in_units_of_output(R, *events, R.input.positions))
+                heat.add(pairs, R.in_units(*events, R.input.positions))
                 prediction.put(pairs, R.values(R.output))
                 for name in names:
-                    relevances[name].add(pairs, in_units_of_output(R, *events, R[name]))
+                    relevances[name].add(pairs, R.in_units(*events, R[name]))
                     activations[name].put(pairs, R.values(R[name]))
         return AttributionResult(
             heat.all, {n: a.all for n, a in activations.items()}, {n: r.all for n, r in relevances.items()},

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nrm.compat.scale import in_units_of_output, read_options
+from nrm.compat.options import read_options
 from nrm.errors import QuestionError
 from nrm.extras import extra
 from nrm.measure import Measure, measure
@@ -94,7 +94,7 @@ class _Masks:
         """What these samples of a measure add, each with a sign."""
 
         def total(part: Layer | Partition) -> Tensor:
-            found: Tensor = torch.tensordot(signs, in_units_of_output(R, part)[list(samples)], 1)
+            found: Tensor = torch.tensordot(signs, R.in_units(part)[list(samples)], 1)
             return found
 
         x = R[self._x]

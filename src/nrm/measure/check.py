@@ -11,10 +11,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nrm.capture import Node, Select
+from nrm.capture import Select
 from nrm.errors import MassError, NrmError, NrmWarning, PrecisionError
-from nrm.measure.layers import sample_sums
+from nrm.measure.layers import narrow_mass, sample_sums
 from nrm.measure.target import Target, predict
+from nrm.measure.verdict import (
+    NEAR_ZERO,
+    OTHER_OUTPUT,
+    balance,
+    blame_output,
+    constants,
+    is_beyond,
+    near_zero,
+    output_condition,
+    remedies,
+)
 from nrm.questions.frame import Frame
 from nrm.questions.sweep import Base, base_sweep
 from nrm.rules import Arrivals, Network
@@ -24,8 +35,6 @@ PRECISION_WARN, PRECISION_RAISE = 1e-4, 1e-2
 VARIATION_WARN = 1e3
 CANCELLATION = 20.0
 """Above this total variation the verdict speaks of cancellation; with z+ it is 2 to 8."""
-CONSTANT = 0.99
-"""Above this share in biases and offsets, of every sample, the verdict says that the input hardly matters."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,8 @@ class Check:
     """What a check found; numbers are per sample. ``ok`` is the verdict per sample, ``verdict`` says it in words.
 
     ``mass`` is that of the input cut, ``cuts`` that of the cut through every layer. ``negative`` and ``zero`` are the
-    ``reached`` columns with such a sum: how many, and their share of the weight that arrives at columns.
+    ``reached`` columns with such a sum: how many, and their share of the weight that arrives at columns. ``condition``
+    is how many times larger than the explained output its parts are, for samples in trouble; 0 if it is lost.
     """
 
     mass: tuple[float, ...]
@@ -53,6 +63,8 @@ class Check:
     notes: tuple[str, ...] = ()
     errors: tuple[tuple[int, str], ...] = ()
     cautions: tuple[tuple[int | None, str], ...] = ()
+    remedies: tuple[str, ...] = ()
+    condition: tuple[float, ...] = ()
 
     @property
     def ok(self) -> tuple[bool, ...]:
@@ -90,30 +102,44 @@ class Check:
 
     def _warnings(self) -> Iterator[str]:
         """What numbers that hold do not say."""
-        largest = max((v for row in self.variation.values() for v in row), default=1.0)
+        worst = max(self.variation, key=lambda name: max(self.variation[name]), default=None)
+        largest = 1.0 if worst is None else max(self.variation[worst])
         if largest > CANCELLATION:
+            other = [text for text in self.remedies if text.startswith("rules")]
             yield (
-                f"But relevances of both signs cancel: their absolute values add up to {largest:.3g} where the sum is"
-                " 1, so that single ones say little; ask for larger sets, or take rules with positive parts (gamma)."
+                f"But relevances of both signs cancel: in {worst} their absolute values add up to {largest:.3g} where"
+                " the whole is 1, so that single ones can be larger than the whole; ask for larger sets"
+                f"{''.join(f', or take {text}' for text in other)}."
             )
-        constant = min((abs(b + o) for b, o in zip(self.biases, self.offsets, strict=True)), default=0.0)
-        if constant > CONSTANT:
-            yield (
-                f"But {constant:.2%} of the mass is in biases and offsets: the network would say almost the same"
-                " without its input. bias='ignore' shares that mass among the inputs."
-            )
+        yield from constants(self._constant)
+
+    @property
+    def _constant(self) -> tuple[float, ...]:
+        """The mass in biases and offsets, per sample."""
+        return tuple(b + o for b, o in zip(self.biases, self.offsets, strict=True))
 
     def speak(self, stacklevel: int = 2) -> None:
         """Raises if the numbers are noise, warns if they deserve a second look."""
         if self.errors:
             sample, text = self.errors[0]
-            kind: type[NrmError] = MassError if "sink" in text else PrecisionError
+            lost = bool(self.condition) and self.condition[sample] == 0
+            kind: type[NrmError] = MassError if lost or "sink" in text else PrecisionError
             raise kind(
                 "the relevances of this measure cannot be trusted", where=f"sample {sample}", got=text,
-                hint="R.check(strict=False) shows the details; dtype=torch.float64, bias='input' or other rules help",
+                hint="; ".join(["R.check(strict=False) shows the details", *self._help(sample)]),
             )  # fmt: skip
         for text in dict.fromkeys(text for sample, text in self.cautions if sample is not None):
             warnings.warn(text, NrmWarning, stacklevel=stacklevel)
+
+    def _help(self, sample: int) -> Iterator[str]:
+        """What may help a sample that is refused: nothing that is in use already."""
+        condition = self.condition[sample] if self.condition else 1.0
+        near = condition == 0 or condition > NEAR_ZERO
+        if near:
+            yield OTHER_OUTPUT
+        few = [text for text in self.remedies if not near or (text.startswith("dtype") and self.value[sample] != 0)]
+        if few:
+            yield f"{', '.join(few)} may help"
 
     def sample(self, i: int) -> Check:
         """The certificate of one sample. Counts of columns and ties stay those of the batch."""
@@ -126,7 +152,8 @@ class Check:
             sinks={k: only(v) for k, v in self.sinks.items()}, biases=only(self.biases),
             offsets=only(self.offsets), variation={k: only(v) for k, v in self.variation.items()},
             precision=only(self.precision), moved=None if self.moved is None else only(self.moved),
-            value=only(self.value), errors=tuple((0, text) for s, text in self.errors if s == i),
+            value=only(self.value), condition=only(self.condition),
+            errors=tuple((0, text) for s, text in self.errors if s == i),
             cautions=tuple((None if s is None else 0, text) for s, text in self.cautions if s in (None, i)),
         )  # fmt: skip
 
@@ -167,6 +194,7 @@ class Check:
             ("mass in sinks", _few(self.sink) + sinks),
             ("mass in biases", _few(self.biases)),
             ("mass in offsets", _few(self.offsets)),
+            *(("for and against", balance(share)) for share in self._constant[:1] if is_beyond(share)),
             ("total variation", self._variation_text()),
             ("negative columns", self._columns_text(self.negative)),
             ("zero columns", self._columns_text(self.zero)),
@@ -193,10 +221,13 @@ def _few(values: Sequence[float]) -> str:
     return ", ".join(f"{v:.4g}" for v in values[:3]) + (" ..." if len(values) > 3 else "")
 
 
-def check_measure(network: Network, target: Target, base: Base, *, full: bool, moved: Moved | None = None) -> Check:
+def check_measure(
+    network: Network, target: Target, base: Base, *, full: bool, moved: Moved | None = None, units: bool = False
+) -> Check:
     """The light form looks at the input cut; the full form at every cut, every column, and measures precision.
 
-    ``moved`` compares the outputs with those in the model's own precision, where that is not the measure's.
+    ``moved`` compares the outputs with those in the model's own precision, where that is not the measure's. With
+    ``units`` relevance in units of the output is judged: beside its parts, which may be much larger than their sum.
     """
     tape, batch = network.tape, network.tape.batch
     sums = _Sums(network, base, batch)
@@ -213,14 +244,24 @@ def check_measure(network: Network, target: Target, base: Base, *, full: bool, m
         largest = torch.stack([torch.tensor(v) for v in variation.values()]).amax(0) if variation else torch.ones(batch)
         precision = tuple((largest * eps).tolist())
     normalized = network.normalize is True
-    errors, cautions = _judge(sums, precision, variation, normalized, batch)
+    condition = (1.0,) * batch
+    errors, cautions = _judge(sums, precision, variation, normalized, condition)
+    if (errors or cautions) and normalized:
+        condition = tuple(output_condition(network, base).tolist())
+        if units:
+            errors, cautions = _judge(sums, precision, variation, normalized, [max(1.0, c) for c in condition])
+            condition = tuple(min(1.0, c) for c in condition)
+        value = target.value.tolist()
+        errors, cautions = blame_output(errors, condition, value), blame_output(cautions, condition, value)
+    cautions += [(None, near_zero(0.0, 0.0)) for i in (target.value == 0).nonzero()[:, 0].tolist()
+                 if normalized and i not in {sample for sample, _ in errors}]  # fmt: skip
     for i in () if moved is None else moved.other:
         cautions.append((i, f"In the model's own precision the top class of sample {i} is another."))
     return Check(
         tuple(sums.mass.tolist()), cuts, {k: tuple(v.tolist()) for k, v in sums.sinks.items()},
         tuple(sums.biases.tolist()), tuple(sums.offsets.tolist()), variation, reached, negative, zero, ties,
         tuple(precision), full, None if moved is None else moved.share, tuple(target.value.tolist()),
-        _notes(network), tuple(errors), tuple(cautions),
+        _notes(network), tuple(errors), tuple(cautions), remedies(network), condition,
     )  # fmt: skip
 
 
@@ -268,6 +309,7 @@ class _Sums:
 
     def __init__(self, network: Network, base: Base, batch: int) -> None:
         self._network, self._base = network, base
+        self.zero = network.zero
         like = network.tape.nodes[network.tape.output].value
         self.mass = like.new_zeros(batch)
         self.biases, self.offsets = like.new_zeros(batch), like.new_zeros(batch)
@@ -283,7 +325,7 @@ class _Sums:
                 if bool(message.any()):  # what leaks with both signs leaks all the same
                     self.sinks[node.name] = sample_sums(node, message.abs(), batch)
             else:
-                share = _narrow_mass(node, message, batch)
+                share = narrow_mass(node, message, batch)
                 if port == "bias":
                     self.biases += share
                 else:
@@ -303,37 +345,37 @@ class _Sums:
 
 
 def _judge(
-    sums: _Sums, precision: Sequence[float], variation: dict[str, tuple[float, ...]], normalized: bool, batch: int
-) -> tuple[list[tuple[int, str]], list[tuple[int | None, str]]]:
+    sums: _Sums, precision: Sequence[float], variation: dict[str, tuple[float, ...]], normalized: bool,
+    scale: Sequence[float],
+) -> tuple[list[tuple[int, str]], list[tuple[int | None, str]]]:  # fmt: skip
+    """Errors and cautions by sample; ``scale`` is what relevance is judged beside: 1 for shares."""
     errors: list[tuple[int, str]] = []
     cautions: list[tuple[int | None, str]] = []
     if not normalized:
         text = "This is the unnormalized counterpart: masses are not 1 and layers are not comparable."
         return errors, [(None, text)]
-    for i in range(batch):
+    for i, whole in enumerate(scale):
         mass = float(sums.mass[i])
-        leak = sum(abs(float(s[i])) for s in sums.sinks.values())
-        largest = max((v[i] for v in variation.values()), default=1.0)
-        if not abs(mass - 1) <= PRECISION_RAISE:
+        leak = sum(abs(float(s[i])) for s in sums.sinks.values()) / whole
+        largest = max((v[i] for v in variation.values()), default=1.0) / whole
+        rounding = precision[i] / whole
+        if not abs(mass - 1) / whole <= PRECISION_RAISE:
             errors.append((i, f"The input cut has mass {mass:.4g} instead of 1: rounding has eaten the result."))
-        elif not precision[i] <= PRECISION_RAISE:
-            errors.append((i, f"Rounding changes {precision[i]:.1%} of the relevance."))
-        elif precision[i] > PRECISION_WARN:
-            cautions.append((i, f"Rounding changes {precision[i]:.2%} of the relevance; try dtype=torch.float64."))
+        elif not rounding <= PRECISION_RAISE:
+            errors.append((i, f"Rounding changes {rounding:.1%} of the relevance."))
+        elif rounding > PRECISION_WARN:
+            more = "; try dtype=torch.float64" if sums.mass.dtype != torch.float64 else ""
+            cautions.append((i, f"Rounding changes {rounding:.2%} of the relevance{more}."))
         elif largest > VARIATION_WARN:
             cautions.append((i, f"Total variation reaches {largest:.3g}: large relevances of both signs cancel."))
         if leak > SINK_RAISE:
             worst = max(sums.sinks, key=lambda k: abs(float(sums.sinks[k][i])))
-            errors.append((i, f"{leak:.1%} of the mass is in sinks, most of it at {worst!r}; try zero='uniform', "
-                              "bias='input' or another rule there."))  # fmt: skip
+            more = ", zero='uniform' spreads it" if sums.zero == "sink" else ""
+            errors.append((i, f"{leak:.1%} of the mass is in sinks, most of it at {worst!r}, whose columns have no sum"
+                              f" to be shared by: another rule there shares it{more}."))  # fmt: skip
         elif leak > SINK_WARN:
             cautions.append((i, f"{leak:.2%} of the mass is in sinks at {', '.join(list(sums.sinks)[:3])}."))
     return errors, cautions
-
-
-def _narrow_mass(node: Node, message: Tensor, batch: int) -> Tensor:
-    """The mass of a bias or an offset: one neuron per sample and channel."""
-    return message[0].reshape(batch, -1).sum(1) if node.has_samples else message[0].sum()[None]
 
 
 def _cut_masses(network: Network, base: Base, batch: int) -> dict[str, tuple[float, ...]]:
@@ -361,7 +403,7 @@ def _cut_masses(network: Network, base: Base, batch: int) -> dict[str, tuple[flo
                 change[i] -= mass
     for (i, port), message in base.drains.items():
         node = tape.nodes[i]
-        mass = sample_sums(node, message, batch) if port == "sink" else _narrow_mass(node, message, batch)
+        mass = sample_sums(node, message, batch) if port == "sink" else narrow_mass(node, message, batch)
         change[0] += mass
         change[i] -= mass
     masses = change.cumsum(0).tolist()

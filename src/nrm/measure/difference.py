@@ -72,6 +72,14 @@ class Difference:
         one, arguments, conditions = self._meant(arguments, given)
         return one._minus(lambda R: R(*arguments, given=conditions or None))
 
+    def in_units(self, *question: Argument) -> Tensor:
+        """The difference of the two answers in units of the output, each times its own measure's explained output.
+
+        Of everything it is the difference of the two outputs.
+        """
+        one, arguments, _ = self._meant(question, None)
+        return one._minus(lambda R: R.in_units(*arguments))
+
     def each(
         self, partition: Partition | Layer, *arguments: Argument, given: Argument | Sequence[Argument] | None = None
     ) -> Iterator[tuple[Set, Tensor]]:

@@ -127,3 +127,8 @@ def sample_sums(node: Node, m: Tensor, batch: int) -> Tensor:
     if node.owner is None:
         return m.sum()[None]
     return m.new_zeros(batch).index_add(0, node.owner.reshape(-1), m.reshape(-1))
+
+
+def narrow_mass(node: Node, m: Tensor, batch: int) -> Tensor:
+    """The mass of a bias or an offset, one neuron per sample and channel: ``(batch,)``."""
+    return m[0].reshape(batch, -1).sum(1) if node.has_samples else m[0].sum()[None]

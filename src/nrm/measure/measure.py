@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import operator
@@ -23,6 +24,7 @@ from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.memory import memory_bound
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
+from nrm.measure.question import Argument, read_question
 from nrm.measure.show import as_html, as_text, measure_rows
 from nrm.measure.target import Target, read_target
 from nrm.measure.weighing import Weighing
@@ -116,6 +118,7 @@ class Measure(Weighing):
         self._show_progress = progress
         self._origin = origin
         self._light: Check | None = None
+        self._light_in_units: Check | None = None
         node = self._tape.nodes[self._tape.output]
         self._kept = Kept(network, node.value[None], memory // 8)
         self._places = Places(self._kept)
@@ -140,6 +143,35 @@ class Measure(Weighing):
         if site.port:
             raise QuestionError(f"{layer} has no activations", got=repr(layer), expected="a tensor of the network")
         return self._mine(frame.to_samples(self._tape.nodes[site.node].value[None])[0]).clone()
+
+    def in_units(self, *question: Argument) -> Tensor:
+        """``R(*question)`` in units of the output: every share times the explained output of its sample.
+
+        The measure of everything is then the output itself, so that samples, classes and models can be compared, and
+        an output close to 0, whose shares are large and cancel, is answered as well as any other.
+
+        >>> model = nn.Linear(2, 1)
+        >>> _ = model.load_state_dict({"weight": torch.tensor([[2.0, -1.0]]), "bias": torch.tensor([-1.0])})
+        >>> R = measure(model, torch.tensor([[3.0, 1.0]]))  # 2 * 3 - 1 - 1 = 4
+        >>> R.in_units(R.input), R.in_units(R.biases[0])
+        (tensor([[ 6., -1.]]), tensor([[-1.]]))
+        """
+        one = self._meant(read_question(question, None))
+        meant = self if one is None else one
+        shares = meant._judged_in_units()(*question)
+        return shares * meant.value.reshape(-1, *(1,) * (shares.ndim - 1))
+
+    def _judged_in_units(self) -> Self:
+        """A twin for answers in units of the output: its light check is about these, not about shares."""
+        twin = copy.copy(self)
+        if self._light_in_units is None:
+            self._origin.check_fresh()
+            with plain_execution():
+                light = check_measure(self._network, self._target, self.base, full=False, units=True)
+            self._light_in_units = self._own_check(light)
+            self._light_in_units.speak(stacklevel=4)
+        twin._light = self._light_in_units
+        return twin
 
     def __sub__(self, other: object) -> Difference:
         """The difference of two measures: of two targets, two inputs, or two checkpoints of one model."""
@@ -356,6 +388,7 @@ class SampleMeasure(Measure):
         self._index = index
         if self._light is not None:
             self._light = self._own_check(self._light) if len(self._light.mass) > 1 else self._light
+        self._light_in_units = None
 
     def __len__(self) -> int:
         return 1

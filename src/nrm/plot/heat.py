@@ -72,7 +72,7 @@ def heatmap(
     >>> ax = heatmap(relevance, image=torch.rand(3, 32, 32), title="a gradient", value=-1.5, rest=0.08)
     >>> print(ax.get_xlabel())  # doctest: +ELLIPSIS
     shares of a negative output (...1.5)
-    8.0 % of the mass not shown (biases)
+    8.0 % of the mass not shown
     >>> ax.images[-1].get_clim()
     (-1.0, 1.0)
     """
@@ -153,9 +153,16 @@ def note_sign(value: Scalar | None) -> list[str]:
 
 
 def note_rest(rest: Scalar | None) -> list[str]:
-    """The share of the mass that is not in a picture, if it would read as more than 0."""
+    """The share of the mass that is not in a picture, if it would read as more than 0, and what its sign means.
+
+    >>> note_rest(0.08), note_rest(1.5)
+    (['8.0 % of the mass not shown'], ['150.0 % of the mass not shown: for the output, what is shown is against it'])
+    """
     share = 0.0 if rest is None else read_scalar(rest, "rest")
-    return [f"{_minus(f'{100 * share:.1f}')} % of the mass not shown (biases)"] if abs(share) >= NOTED_REST else []
+    if abs(share) < NOTED_REST:
+        return []
+    sides = "against the output" if share < 0 else "for the output, what is shown is against it" if share > 1 else ""
+    return [f"{_minus(f'{100 * share:.1f}')} % of the mass not shown{': ' * bool(sides)}{sides}"]
 
 
 def find_limit(values: Array, scale: float | str | None) -> float:
@@ -218,8 +225,8 @@ def frame(ax: Axes, notes: list[str]) -> None:
 def wrap_notes(notes: list[str], width: float) -> list[str]:
     """Lines that fit ``width`` inches.
 
-    >>> wrap_notes(["8.0 % of the mass not shown (biases)"], 1.9)
-    ['8.0 % of the mass not shown', '(biases)']
+    >>> wrap_notes(["-50.0 % of the mass not shown: against the output"], 1.9)
+    ['-50.0 % of the mass not', 'shown: against the output']
     """
     letters = max(16, int(72 * width / (0.6 * NOTE_POINTS)))
     return [line for note in notes for line in textwrap.wrap(note, letters)]

@@ -64,7 +64,7 @@ def series(
     >>> print(ax.get_xlabel())
     step
     full colour at ±0.02
-    10.0 % of the mass not shown (biases)
+    10.0 % of the mass not shown
     """
     try:
         strip = _read(relevance, values, channels, times, scale, value, rest)

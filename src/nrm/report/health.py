@@ -6,6 +6,7 @@ from typing import Any
 
 from nrm.measure import Check
 from nrm.measure.check import PRECISION_RAISE, PRECISION_WARN, SINK_RAISE, SINK_WARN, VARIATION_WARN
+from nrm.measure.verdict import balance, is_beyond
 
 LEVELS = ("good", "care", "bad")
 
@@ -21,11 +22,14 @@ def _facts(check: Check) -> list[dict[str, str]]:
     variation = 1.0 if worst is None else check.variation[worst][0]
     precision = check.precision[0]
     cut = abs(check.mass[0] - 1) if check.cut_error is None else check.cut_error
+    off = f"no layer is off by more than {cut:.1g}"
+    if not check.measured:
+        off = f"at the inputs it is off by {cut:.1g}, layers were not measured"
     facts = [
         _fact("mass", _level(cut, 1e-3, PRECISION_RAISE), _percent(check.mass[0], 2),
-              f"Everything that flows in adds up to 100 %; no layer is off by more than {cut:.1g}."),
+              f"Everything that flows in should add up to 100 %; {off}."),
         _fact("lost in sinks", _level(check.sink[0], SINK_WARN, SINK_RAISE), _percent(check.sink[0], 2),
-              "Relevance that arrived where nothing could be said to have caused it."),
+              "Relevance that arrived at columns without a sum, which could not be shared."),
         _fact("total variation", _level(variation, VARIATION_WARN, float("inf")), f"{variation:.3g}",
               "1 means that nothing cancels; more means that relevance for and against the output is weighed up"
               + (f", most of all in {worst}." if worst and variation > 1.05 else ".")),
@@ -36,12 +40,14 @@ def _facts(check: Check) -> list[dict[str, str]]:
     if check.measured:
         text = (
             f"{check.negative[0]} of {check.reached} neurons on the way have inputs that sum below zero, with this"
-            " share of the weight; their signs are turned. Harmless as long as the total variation is small."
+            " share of the weight; dividing by that sum turns signs. It matters where the total variation is large."
         )
         facts.append(_fact("negative columns", "good", _percent(check.negative[1], 2), text))
     if check.biases[0] or check.offsets[0]:
         share = check.biases[0] + check.offsets[0]
-        text = "Not caused by this input, but by constants of the network; it is not in the heat map."
+        text = "Walks that begin at constants of the network, not at the input; they are not in the heat map."
+        if is_beyond(share):
+            text += f" Shares beyond 100 % cancel: {balance(share)}."
         facts.append(_fact("in biases", "good", _percent(share, 1), text))
     if check.moved is not None:
         text = "How far the outputs moved against the model's own precision."

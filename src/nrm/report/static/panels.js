@@ -46,11 +46,17 @@ export function drawExamples(box, examples) {
     el("div", { class: "gallery" }, ...cards), ...(examples.note ? [el("p", { class: "note" }, examples.note)] : []));
 }
 
+// What is not in the picture, and whose side it is on if the picture has more than everything or less than nothing.
+function elsewhere(shown) {
+  if (Math.abs(1 - shown) <= 0.0005) return "";
+  const side = shown > 1.0005 ? ", against it" : shown < -0.0005 ? ", for it; what the picture shows is against it" : "";
+  return `; ${percent(1 - shown)} is elsewhere (biases, other inputs or sinks)${side}`;
+}
+
 export function drawSelection(box, view, selection) {
   if (!selection) {
     const shown = view.heat.total;
-    box.replaceChildren(el("p", {}, el("b", {}, percent(shown)), " of the decision is in this picture",
-      Math.abs(1 - shown) > 0.0005 ? `; ${percent(1 - shown)} came from elsewhere (biases, other inputs, sinks).` : "."));
+    box.replaceChildren(el("p", {}, el("b", {}, percent(shown)), ` of the decision is in this picture${elsewhere(shown)}.`));
     return;
   }
   const what = selection.formula ? ` of the decision: ${selection.formula}` : " of the decision flowed through";

@@ -1,4 +1,4 @@
-"""What all doors share: options of the measure behind them, and relevance in units of the output."""
+"""What all doors share: the options of the measure behind them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from nrm.errors import QuestionError
-from nrm.measure import Measure, measure
-from nrm.measure.question import Argument
+from nrm.measure import measure
 
 OPTIONS = sorted({*inspect.signature(measure).parameters} - {"model", "inputs", "target", "batch_dim", "labels"})
 """Options of :func:`nrm.measure` that a door passes on; samples are on axis 0, as everywhere in these libraries."""
@@ -26,9 +23,3 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"unknown option {name!r}", expected=", ".join(OPTIONS), hint=f"{near[0]}=..." if near else None
             )
     return dict(options)
-
-
-def in_units_of_output(R: Measure, *question: Argument) -> Tensor:
-    """``R(*question)`` times the explained output of every sample."""
-    share = R(*question)
-    return share * R.value.reshape(-1, *(1,) * (share.ndim - 1))

@@ -1,0 +1,134 @@
+"""What a certificate says in words: what argues for the explained value and what against it, and what would help.
+
+Only what was measured is said. A remedy is named only where it is not in use already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from nrm.measure.layers import narrow_mass, sample_sums
+from nrm.questions.sweep import Base
+from nrm.rules import Gamma, Network
+
+CONSTANT = 0.99
+"""Above this share in biases and offsets, of every sample, the verdict says that little of the mass is elsewhere."""
+BEYOND = 0.01
+"""Shares so far below 0 or above 1 are explained: what is for the explained value, and what is against it."""
+NEAR_ZERO = 100.0
+"""An output counts as close to 0 if the absolute values of what it is the sum of are so many times as large."""
+Said = TypeVar("Said", bound=int | None)
+"""The sample that something is said of; None for all of them."""
+OTHER_OUTPUT = "explain another output (target=...), or a difference (output=lambda o: o[:, 1] - o[:, 0])"
+
+
+def percent(share: float) -> str:
+    """A share as people read it.
+
+    >>> percent(0.996), percent(-4.0), percent(12.345)
+    ('99.60%', '-400%', '1234%')
+    """
+    return f"{share:.2%}" if abs(share) <= 1 else f"{share:.0%}"
+
+
+def is_beyond(constant: float) -> bool:
+    """Whether a share of biases and offsets, or that of everything else, is below 0 or above 100 %."""
+    return not -BEYOND <= constant <= 1 + BEYOND
+
+
+def balance(constant: float) -> str:
+    """The share of biases and offsets beside that of everything else, and on which side each of them is.
+
+    >>> balance(-4.0)
+    'biases and offsets have -400%, against the explained value, and everything else has 500%, for it'
+    """
+    sides = ("for", "against") if constant > 0 else ("against", "for")
+    return (
+        f"biases and offsets have {percent(constant)}, {sides[0]} the explained value, and everything else has "
+        f"{percent(1 - constant)}, {sides[1]} it"
+    )
+
+
+def constants(shares: Sequence[float]) -> Iterator[str]:
+    """What is worth saying about the mass in biases and offsets, one share per sample."""
+    beyond = [i for i, share in enumerate(shares) if is_beyond(share) and abs(share) > CONSTANT]
+    if beyond:
+        worst = max(beyond, key=lambda i: abs(shares[i]))
+        where = f"of sample {worst} " if len(shares) > 1 else ""
+        yield (
+            f"But shares beyond 100% cancel: {where}{balance(shares[worst])}; together they are 100%."
+            " R.in_units(...) gives them in units of the output."
+        )
+        return
+    least = min(shares, default=0.0)
+    if least > CONSTANT:
+        yield (
+            f"But {percent(least)} of the mass is in biases and offsets, and {percent(1 - least)} in everything else."
+            " What the network says without its input was not tried; nrm.evaluate.remove(R, R.input.all) tries it."
+        )
+
+
+def near_zero(value: float, condition: float) -> str:
+    """What it means that an explained output is 0, or close to it beside what it is the sum of."""
+    if value == 0:
+        return "The explained output is 0, and nothing can be a share of it."
+    if condition == 0:
+        return f"The explained output is {value:.3g}, which is 0 up to rounding: what it is the sum of cancels."
+    return (
+        f"The explained output is {value:.3g}, close to 0: what it is the sum of is {condition:.3g} times as large in"
+        " absolute values, so that shares of it are large and of both signs. R.in_units(...) answers in units of the"
+        " output."
+    )
+
+
+def blame_output(
+    found: Sequence[tuple[Said, str]], condition: Sequence[float], value: Sequence[float]
+) -> list[tuple[Said, str]]:
+    """Errors or cautions of samples whose explained output is close to 0 begin with that."""
+    said: list[tuple[Said, str]] = []
+    for i, text in found:
+        if i is None or 0 < condition[i] <= NEAR_ZERO:
+            said.append((i, text))
+        else:
+            reason = near_zero(value[i], condition[i])
+            said.append((i, reason if condition[i] == 0 else f"{reason} {text}"))
+    return said
+
+
+def remedies(network: Network) -> tuple[str, ...]:
+    """Options that lower cancellation or rounding, and are not in use."""
+    found = []
+    if network.tape.dtype != torch.float64:
+        found.append("dtype=torch.float64")
+    if network.bias == "ignore":
+        found.append("bias='input'")
+    if any(rule.cancels and not isinstance(rule, Gamma) for rule in (network.composite.conv, network.composite.linear)):
+        found.append("rules with positive parts (nrm.Gamma(0.25))")
+    return tuple(found)
+
+
+def output_condition(network: Network, base: Base) -> Tensor:
+    """How many times larger than each sample's explained output its parts are in absolute values: ``(batch,)``.
+
+    At least 1, which is nothing cancels, and 0 where the output is lost: where no part of it has any relevance. Only
+    the output's own step counts, seen through data movement and elementwise functions.
+    """
+    tape, i = network.tape, network.tape.output
+    total = tape.nodes[i].value.new_zeros(tape.batch)
+    while not network.rules.is_terminal(i):
+        readers = [j for j in tape.nodes[i].inputs if j in base.arrivals]
+        if len(readers) != 1 or not tape.nodes[i].inputs:
+            return total + 1
+        i = readers[0]
+    deliveries, drains = network.pull(i, base.arrivals[i])
+    for to, arrived in deliveries:
+        relevance = network.relevance(to, arrived)
+        if relevance is not None:
+            total += sample_sums(tape.nodes[to], relevance.abs(), tape.batch)
+    if "bias" in drains:
+        total += narrow_mass(tape.nodes[i], drains["bias"].abs(), tape.batch)
+    return torch.where(total == 0, total, total.clamp(min=1))
