@@ -60,7 +60,7 @@ def main() -> None:
     model = models.load("VGG16-Imagenette", given.data)
     photos = Photos(given.data / "imagenette" / "val", given.each)
     store = nrm.relmax(
-        model, photos, A.channels, B.channels, (A.channels, B.channels), targets="label", store=given.store,
+        model, photos, A.channels, B.channels, (A.channels, B.channels), target="label", store=given.store,
         batch_size=4, shard_size=40, workers=given.workers, **OPTIONS,
     )  # fmt: skip
     blocks: list[object] = []

@@ -133,7 +133,7 @@ for digit, count, logit in store.sql(
 #
 # ```py
 # nrm.relmax(model, "imagenet/train", a.channels, (a.channels, b.channels), transform=weights.transforms(),
-#            targets="label", store="vgg16-store", shard_size=4096, workers=8, max_errors=100)
+#            target="label", store="vgg16-store", shard_size=4096, workers=8, max_errors=100)
 # ```
 #
 # - **A folder of images** with one folder per class is a data set; so are those of torch and Hugging Face.

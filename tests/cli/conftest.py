@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def fill(folder: Path) -> None:
     random = np.random.default_rng(0)
-    for name in ("one.png", "data/cats/1.png", "data/cats/2.png", "data/dogs/3.png"):
+    for name in ("one.png", "data/cat/1.png", "data/cat/2.png", "data/dog/3.png"):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(random.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path)

@@ -100,13 +100,13 @@ def test_a_folder_of_results(folder: Path, run: Run) -> None:
 
 
 def test_a_bad_file_in_a_folder_is_told_and_the_others_go_on(folder: Path, run: Run) -> None:
-    (folder / "data" / "cats" / "0.png").write_bytes(b"no image")
+    (folder / "data" / "cat" / "0.png").write_bytes(b"no image")
     done = run("check", WHOLE, "data", "--json")
     assert done.code == 1
     results = done.data["results"]
     assert [("error" in result) for result in results] == [True, False, False, False]
     assert results[0]["error"]["what"] == "the image cannot be read"
-    assert "cats/0.png: the image cannot be read" in done.err
+    assert "cat/0.png: the image cannot be read" in done.err
 
 
 def test_flows_are_those_of_the_measure(folder: Path, run: Run) -> None:
@@ -215,12 +215,12 @@ def test_relmax_lists_the_blocks_of_a_class(folder: Path, run: Run, monkeypatch:
     wrong = run(*command[:-1], "9")
     assert wrong.code == 2
     assert "no such class" in wrong.err
-    assert "cats" in wrong.err
+    assert "cat" in wrong.err
 
 
 def test_relmax_keeps_a_store_and_draws_a_sheet(folder: Path, run: Run) -> None:
     pytest.importorskip("duckdb")
-    (folder / "data" / "cats" / "0.png").write_bytes(b"no image")
+    (folder / "data" / "cat" / "0.png").write_bytes(b"no image")
     command = (
         "relmax",
         WHOLE,
@@ -241,7 +241,7 @@ def test_relmax_keeps_a_store_and_draws_a_sheet(folder: Path, run: Run) -> None:
     assert "bad samples" in refused.err
     done = run(*command, "--max-errors", "1", "--blocks", "2")
     assert done.code == 0, done.err
-    assert "left out: cats/0.png" in done.err
+    assert "left out: cat/0.png" in done.err
     assert "written: kept, s.png" in done.out
     assert nrm.open_store(folder / "kept").count == 3
     with Image.open(folder / "s.png") as picture:

@@ -25,7 +25,7 @@ def names(loaded: Loaded, *given: str, batch: bool | None = None) -> list[str]:
 
 
 def test_folders_files_and_samples_have_names(folder: Path, loaded: Loaded) -> None:
-    assert names(loaded, "one.png", "data") == ["one.png", "cats/1.png", "cats/2.png", "dogs/3.png"]
+    assert names(loaded, "one.png", "data") == ["one.png", "cat/1.png", "cat/2.png", "dog/3.png"]
     assert names(loaded, "x.npy", "many.npy") == ["x.npy", *(f"many.npy[{i}]" for i in range(4))]
     shapes = {item.load().inputs.shape for item in read_inputs(loaded, ["one.png", "data", "x.npy", "many.npy"])}
     assert shapes == {torch.Size([1, 3, 8, 8])}
@@ -49,7 +49,7 @@ def test_tensors_of_a_file_are_arguments_by_name(folder: Path, loaded: Loaded) -
 
 
 def test_what_a_folder_holds_is_read_when_it_is_asked_for(folder: Path, loaded: Loaded) -> None:
-    (folder / "data" / "cats" / "1.png").write_bytes(b"no image")
+    (folder / "data" / "cat" / "1.png").write_bytes(b"no image")
     first, *others = read_inputs(loaded, ["data"])
     for item in others:
         item.load()

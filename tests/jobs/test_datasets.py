@@ -56,12 +56,13 @@ def test_a_folder_of_odd_images(tmp_path: Path) -> None:
     image.new("CMYK", (12, 12), (9, 80, 70, 6)).save(home / "dog" / "cmyk.jpg")
     frames = [image.new("P", (12, 12), i) for i in range(3)]
     frames[0].save(home / "dog" / "moving.gif", save_all=True, append_images=frames[1:])
-    found = nrm.relmax(network(), home, A.channels, transform=gray, k=13, targets="label", max_errors=5, batch_size=4)
+    options = {"transform": gray, "target": "label", "labels": {"output": ["cat", "dog", "eel"]}}
+    found = nrm.relmax(network(), home, A.channels, k=13, max_errors=5, batch_size=4, **options)
     bad = [Images(home, gray).files[number] for number, _ in found.errors]
     assert bad == [f"cat/{name}" for name in ("empty.png", "half.png", "huge.png", "large.png", "text.jpg")]
     assert found.count == 8
     with pytest.raises(nrm.NrmError, match="5 samples failed"):
-        nrm.relmax(network(), home, A.channels, transform=gray, targets="label", max_errors=4)
+        nrm.relmax(network(), home, A.channels, max_errors=4, **options)
 
 
 def test_a_folder_of_torchvision(tmp_path: Path) -> None:
@@ -78,9 +79,9 @@ def test_data_sets_of_hugging_face() -> None:
     data = Squares(12)
     columns = {"input": data.x.tolist(), "label": [i % 3 for i in range(12)]}
     whole = datasets.Dataset.from_dict(columns).with_format("torch")
-    expected = nrm.relmax(network(), data, A.channels, k=4, targets="label").top(A.channel(0)).hits
+    expected = nrm.relmax(network(), data, A.channels, k=4, target="label").top(A.channel(0)).hits
     for source in (whole, whole.to_iterable_dataset().with_format("torch")):
-        found = nrm.relmax(network(), source, A.channels, k=4, targets="label")
+        found = nrm.relmax(network(), source, A.channels, k=4, target="label")
         assert found.top(A.channel(0)).hits == expected
     assert identify(whole, None) == identify(datasets.Dataset.from_dict(columns).with_format("torch"), None)
     assert identify(whole, None) != identify(whole.select(range(11)), None)

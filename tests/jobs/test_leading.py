@@ -96,7 +96,7 @@ def test_intervals_hold_the_truth(room: int, blocks: int, samples: int, k: int, 
 
 def run_job(data: Any = None, **changes: Any) -> Any:
     options: dict[str, Any] = {"k": 4, "batch_size": 4, "shard_size": 8, "threads": 1, "progress": False} | changes
-    return nrm.relmax(network(), Squares(42) if data is None else data, A.channels, PAIRS, targets="label", **options)
+    return nrm.relmax(network(), Squares(42) if data is None else data, A.channels, PAIRS, target="label", **options)
 
 
 def test_a_job_bounds_what_it_prunes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_job_bounds_what_it_prunes(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert min(float(true[index]) for index in best.indices) >= float(others.max()) - 1e-6
             assert "torch.utils.data.Subset(dataset, found.samples_of(" in str(best)
         assert found.best(*PAIRS, k=1, target=label)[0][0] == tuple(divmod(int(true.argmax()), 5))
-        exact = nrm.relmax(network(), torch.utils.data.Subset(data, mine), PAIRS, targets=label, progress=False)
+        exact = nrm.relmax(network(), torch.utils.data.Subset(data, mine), PAIRS, target=label, progress=False)
         best = exact.best(*PAIRS, k=3)
         assert best.complete
         assert [b[0] for b in best] == [divmod(int(i), 5) for i in true.flatten().topk(3).indices]

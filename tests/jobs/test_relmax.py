@@ -68,7 +68,7 @@ def test_places_of_negative_outputs() -> None:
     R = nrm.measure(model, data.x, target=(lowest := int(model(data.x).amin(0).argmin())))
     assert float(R.value.min()) < 0
     pair = (A.channel(1), B.channel(2))
-    found = nrm.relmax(model, data, A.channels, pair, k=30, targets=lowest)
+    found = nrm.relmax(model, data, A.channels, pair, k=30, target=lowest)
     alone, both = (R(*parts) * R.value.view(-1, 1, 1, 1) for parts in ((A,), (B, *pair)))
     for scores, hits, channel in ((alone, found.top(A.channel(1)), 1), (both, found.top(*pair), 2)):
         for hit in hits:
@@ -81,7 +81,7 @@ def test_targets_labels_and_statistics() -> None:
     labels = torch.arange(30) % 3
     shares = nrm.measure(network(), data.x, target=labels)(*PAIRS).double()
     for targets in ("label", labels, labels.tolist()):
-        found = nrm.relmax(network(), data, PAIRS, targets=targets, k=3, batch_size=4)
+        found = nrm.relmax(network(), data, PAIRS, target=targets, k=3, batch_size=4)
         hit = found.top(A.channel(0), B.channel(0))[0]
         assert hit.label == hit.target == hit.sample % 3
         whole = found.statistics(*PAIRS)
@@ -187,7 +187,7 @@ def test_bad_requests() -> None:
     with pytest.raises(nrm.QuestionError, match="no samples"):
         nrm.relmax(network(), [], A.channels)
     with pytest.raises(nrm.QuestionError, match="targets and samples"):
-        nrm.relmax(network(), data, A.channels, targets=[1, 2])
+        nrm.relmax(network(), data, A.channels, target=[1, 2])
     found = nrm.relmax(network(), data, A.channels, PAIRS, k=3)
     with pytest.raises(nrm.QuestionError, match="did not ask this"):
         found.top(B.channel(0))
@@ -197,6 +197,9 @@ def test_bad_requests() -> None:
         found.top(A.channel(1), k=4)
     with pytest.raises(nrm.QuestionError, match="no activation"):
         found.top(A.channel(1), B.channel(1), by="activation")
+
+
+PETS = {"output": ["cat", "dog", "eel"]}
 
 
 def test_a_folder_of_images(tmp_path: Any) -> None:
@@ -211,7 +214,9 @@ def test_a_folder_of_images(tmp_path: Any) -> None:
     def change(picture: Any) -> torch.Tensor:
         return torch.tensor(list(picture.convert("L").tobytes())).view(1, 10, 10) / 255
 
-    found = nrm.relmax(network(), tmp_path, A.channels, transform=change, k=6, targets="label", max_errors=1)
+    found = nrm.relmax(
+        network(), tmp_path, A.channels, transform=change, k=6, target="label", max_errors=1, labels=PETS
+    )
     assert [number for number, _ in found.errors] == [6]
     assert {hit.label for hit in found.top(A.channel(0))} == {0, 1}
     with pytest.raises(nrm.QuestionError, match="transform"):

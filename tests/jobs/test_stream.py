@@ -48,7 +48,7 @@ def test_mean_and_variance_are_those_in_memory(model: nn.Module, data: Any, size
 
 def test_by_classes(model: nn.Module, data: Any) -> None:
     x, y = data
-    s = nrm.stream(model, batches(x, y, 5), {"a": A.channels}, targets="label")
+    s = nrm.stream(model, batches(x, y, 5), {"a": A.channels}, target="label")
     table = nrm.measure(model, x, target=y)(A.channels).double()
     expected = torch.stack([table[y == c].mean(0) for c in range(3)])
     for by in ("label", "target", y, y.tolist()):
@@ -103,7 +103,7 @@ def test_bad_requests(model: nn.Module, data: Any) -> None:
     with pytest.raises(nrm.QuestionError, match="labels and samples do not match"):
         nrm.stream(model, [x], {"a": A.channels}).mean(by=y[:5])
     with pytest.raises(nrm.QuestionError, match="no labels"):
-        nrm.stream(model, [x], {"a": A.channels}, targets="label").mean()
+        nrm.stream(model, [x], {"a": A.channels}, target="label").mean()
     with pytest.raises(nrm.NrmError, match="begins with sample 12"):
         nrm.stream(model, [x[:12], torch.full((2, 1, 8, 8), torch.nan)], {"a": A.channels}).mean()
 

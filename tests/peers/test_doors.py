@@ -242,7 +242,7 @@ def check_job(model: nn.Module, data: Pictures, name: str, found: tuple[np.ndarr
     """The dataset job finds the samples, scores and places of zennit-crp, wherever a channel is alive."""
     layer = nrm.layer(name)
     job = nrm.relmax(
-        model, data, layer.channels, k=k, targets="label", rules="epsilon-plus-flat", bias="ignore", batch_size=3,
+        model, data, layer.channels, k=k, target="label", rules="epsilon-plus-flat", bias="ignore", batch_size=3,
         shard_size=6, progress=False,
     )  # fmt: skip
     samples, scores, places = (table[:k].T for table in found)

@@ -10,16 +10,18 @@ from nrm.cli.answers import Data, cost, line, open_measure, sweeps, timed
 from nrm.cli.ask import opened, show_cost
 from nrm.cli.inputs import TENSORS, Sample, as_batch, on_device, read_tensors
 from nrm.cli.models import Loaded
-from nrm.cli.notation import read_question
+from nrm.cli.names import read_class_names
+from nrm.cli.notation import read_question, read_target
 from nrm.cli.options import AsJson, DryRun, MeasureOptions, ModelName, ModelOptions
 from nrm.cli.output import Terminal, percent
-from nrm.errors import InputError, NrmError
+from nrm.errors import InputError, NrmError, QuestionError
 from nrm.extras import extra
 from nrm.jobs import Blocks
 from nrm.jobs import relmax as run_relmax
 from nrm.jobs.datasets import Images
 from nrm.jobs.ranking import Ranking
 from nrm.jobs.samples import split_label
+from nrm.measure.classes import LABEL, Classes, dataset_names, match_classes
 from nrm.plot import gallery
 from nrm.plot.pictures import read_image
 from nrm.questions.values import Partition, Set
@@ -57,7 +59,11 @@ def relmax(
     ],
     blocks: Annotated[int, typer.Option(help="How many blocks of every question are listed.")] = 8,
     of_class: Annotated[
-        int | None, typer.Option(min=0, metavar="CLASS", help="List the blocks that count most for this class alone.")
+        str | None, typer.Option(metavar="CLASS", help="List the blocks that count most for this class alone.")
+    ] = None,
+    class_names: Annotated[
+        Path | None,
+        typer.Option(help="For --target label: what the data calls the outputs; lines in their order, or JSON."),
     ] = None,
     sheet: Annotated[Path | None, typer.Option(help="A picture of their best samples: sheet.png.")] = None,
     *,
@@ -75,34 +81,44 @@ def relmax(
     dataset = read_dataset(loaded, data)
     if sheet is not None:
         _refuse_no_picture(dataset)
-    own = settings.target == "label"
-    if own and of_class is not None and isinstance(dataset, Images) and of_class >= len(dataset.classes):
-        known = ", ".join(f"{n} ({name})" for n, name in enumerate(dataset.classes))
-        raise InputError("no such class", got=f"--of-class {of_class}", expected=known[:200])
+    own = settings.target == LABEL
     arguments = replace(settings, target=None if own else settings.target).arguments(loaded)
+    if class_names is not None and not own:
+        raise InputError("only --target label reads the classes of the data set", got=f"--class-names {class_names}")
+    classes = read_classes(loaded, dataset, class_names, options.labels) if own else None
+    wanted = None if of_class is None else _read_class(of_class, loaded, classes)
     if dry:
         return _dry_run(terminal, loaded, dataset, questions, arguments)
-    targets = "label" if own else arguments.pop("target")
-    arguments.pop("target", None)
+    if own:
+        arguments["target"] = LABEL
+    labels = None if loaded.labels is None else {"output": loaded.labels}
     with terminal.warnings():
         shown = None if terminal.interactive else False
         found = run_relmax(
-            loaded.model, dataset, *questions, targets=targets, progress=shown, **asdict(job), **arguments
+            loaded.model,
+            dataset,
+            *questions,
+            class_names=classes,
+            labels=labels,
+            progress=shown,
+            **asdict(job),
+            **arguments,
         )
-        best = [found.best(*question, k=blocks, target=of_class) for question in questions]
+        arguments.pop("target")
+        best = [found.best(*question, k=blocks, target=wanted) for question in questions]
         results = [ranking_of(found, n, question, best[n], dataset) for n, question in enumerate(questions)]
         if sheet is not None:
             rows = [sets for n, question in enumerate(questions) for sets in sets_of(found, n, question, best[n])]
             draw_sheet(sheet, found, rows, loaded, dataset, arguments)
     for result in results:
-        _show(terminal, result, of_class)
+        _show(terminal, result, wanted)
     errors = [{"sample": sample, "name": name_of(dataset, sample), "error": text} for sample, text in found.errors]
     for error in errors:
         terminal.note(f"left out: {error['name']}: {error['error']}")
     files = [str(path) for path in (job.store, sheet) if path is not None]
     if files:
         terminal.say(f"written: {', '.join(files)}")
-    facts = {"model": loaded.describe(), "samples": found.count, "class": of_class, "errors": errors}
+    facts = {"model": loaded.describe(), "samples": found.count, "class": wanted, "errors": errors}
     terminal.finish("relmax", **facts, results=results, files=files)
     return 0
 
@@ -120,6 +136,29 @@ def read_dataset(loaded: Loaded, path: Path) -> Any:
         expected = f"a folder of images, or a file ({', '.join(TENSORS)}) with samples first"
         raise InputError("not a data set", got=str(path), expected=expected)
     return [_without_axis(sample.inputs) for sample in read_tensors(path, loaded, batch=True)]
+
+
+def read_classes(loaded: Loaded, dataset: Any, given: Path | None, labels: Path | None) -> dict[str, int] | None:
+    """The outputs that the classes of a data set are, by name; None if they have none."""
+    names = dataset_names(dataset)
+    if names is None:
+        raise InputError("the data has no classes", got="--target label", expected="a folder of images for each class")
+    try:
+        called = read_class_names(given, labels, dataset)
+        return Classes(names, match_classes(names, {"output": loaded.labels}, called)).describe()
+    except QuestionError as error:
+        hint = 'folders named as the outputs, --labels FILE, or --class-names FILE with {"folder": OUTPUT, ...}'
+        raise InputError(error.what, got=error.got, expected=error.expected, hint=hint) from None
+
+
+def _read_class(text: str, loaded: Loaded, classes: Mapping[str, int] | None) -> int:
+    """A class whose samples are asked for, by number or by a name of the model's or the data set's."""
+    known = {} if classes is None else {**classes}
+    wanted = known[text] if text in known else read_target(text, loaded.labels, tokens=False)
+    if type(wanted) is not int or (classes is not None and wanted not in known.values()):
+        expected = ", ".join(f"{n} ({name})" for name, n in known.items()) or "a class by number or name"
+        raise InputError("no such class", got=f"--of-class {text}", expected=expected[:200])
+    return wanted
 
 
 def _without_axis(inputs: Any) -> Any:

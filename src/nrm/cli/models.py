@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from nrm.cli.hugging import load_hugging
 from nrm.cli.imported import describe, import_named, using
+from nrm.cli.names import read_labels
 from nrm.cli.transforms import Transform, plain, read_transform
 from nrm.cli.weights import fit_weights, read_weights
 from nrm.errors import InputError, NrmError
@@ -85,29 +85,6 @@ def _on(model: nn.Module, device: str) -> nn.Module:
         return model.to(device)
     except (RuntimeError, AssertionError) as error:
         raise InputError("the device cannot be used", got=f"{device}: {str(error).splitlines()[0][:120]}") from error
-
-
-def read_labels(path: Path) -> list[str] | dict[int, str]:
-    """Names of classes: one per line, or JSON: a list, or names (or ``[id, name]``) by index."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError("the names of the classes cannot be read", got=f"{path}: {type(error).__name__}") from error
-    if path.suffix != ".json":
-        names = text.splitlines()
-        if not any(names):
-            raise InputError("the file has no names", got=str(path), expected="one name per line")
-        return names
-    try:
-        found = json.loads(text)
-        if isinstance(found, list):
-            return [str(name) for name in found]
-        return {int(key): str(name[-1] if isinstance(name, list) else name) for key, name in found.items()}
-    except (ValueError, AttributeError, IndexError) as error:
-        expected = "a list of names, or names by index"
-        raise InputError(
-            "the names of the classes cannot be read", got=f"{path}: {error}", expected=expected
-        ) from error
 
 
 # ---- where models come from ------------------------------------------------------------------------------------

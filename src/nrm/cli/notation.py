@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nrm.errors import InputError, NrmError
+from nrm.errors import InputError, NrmError, QuestionError
+from nrm.measure.classes import find_class, output_names
 from nrm.questions.values import Layer, Partition, Set
 from nrm.report.columns import BY, Pick
 
@@ -153,14 +154,12 @@ def read_target(text: str | None, labels: Sequence[str] | Mapping[int, str] | No
     if re.fullmatch(r"\s*-?\d+(\s*,\s*-?\d+)*\s*", text):
         numbers = tuple(int(number) for number in text.split(","))
     else:
-        names = dict(enumerate(labels)) if isinstance(labels, Sequence) else dict(labels or {})
-        numbers = tuple(i for i, name in names.items() if str(name).strip() == text.strip())[:1]
-        if not numbers:
-            near = [name for name in names.values() if text.lower() in str(name).lower()][:3]
-            expected = "a number, logits, softmax" + (
-                ", or the name of a class" if names else " (--labels gives names)"
-            )
-            raise InputError("no such class", got=text, expected=expected, hint=", ".join(near) or None)
+        try:
+            numbers = (find_class(text, output_names({"output": labels})),)
+        except QuestionError as error:
+            names = ", or the name of a class" if labels else " (--labels gives names)"
+            expected = f"a number, logits, softmax{names}: {error.expected}"
+            raise InputError(error.what, got=text, expected=expected, hint=error.hint) from None
     if len(numbers) > 1:
         return numbers
     return (-1, numbers[0]) if tokens else numbers[0]

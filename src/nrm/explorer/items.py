@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
+from nrm.jobs.folders import files_below, readable
 from nrm.jobs.samples import split_label
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
@@ -197,13 +198,13 @@ def _entry(data: Any, i: int) -> Source:
 def _folder(path: Path) -> list[Source]:
     if not path.exists():
         raise QuestionError("there is no such folder", got=str(path), where="nrm.explore")
-    found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+    found = [path] if path.is_file() else [path / name for name in files_below(path, SUFFIXES)]
     if not found:
         raise QuestionError(
             "the folder has no images", got=str(path), expected=", ".join(SUFFIXES), where="nrm.explore"
         )
     home = path if path.is_dir() else path.parent
-    return [(p.relative_to(home).as_posix(), _file(p)) for p in found[:MOST_ITEMS]]
+    return [(readable(p.relative_to(home).as_posix()), _file(p)) for p in found[:MOST_ITEMS]]
 
 
 def _file(path: Path) -> Callable[[], Any]:

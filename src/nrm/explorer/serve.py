@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import secrets
 import socket
 import threading
@@ -18,6 +19,7 @@ from nrm.explorer.items import Items
 from nrm.explorer.session import Session, class_names
 from nrm.extras import extra
 from nrm.jobs import Ranking, open_store
+from nrm.jobs.datasets import open_dataset
 from nrm.report.examples import References
 
 HOST = "127.0.0.1"
@@ -113,7 +115,7 @@ def explore(
         store: what :func:`nrm.relmax` gave, or the folder it wrote to: the samples in which a node or a pair counts
             most are shown beside it.
         dataset: the data set of the store, for the pictures of these samples, unless the store keeps them
-            (``nrm.jobs.keep_crops``).
+            (``nrm.jobs.keep_crops``); a folder of images is read with ``transform``, as the job did.
         port: None takes a free one.
         open: open a browser.
         block: with False the explorer runs beside the caller, for notebooks, until its ``close()``.
@@ -125,7 +127,8 @@ def explore(
     references = None
     if store is not None:
         found = store if isinstance(store, Ranking) else open_store(store)
-        references = References(found, model, dataset, options, class_names(named))
+        samples = open_dataset(dataset, transform) if isinstance(dataset, str | os.PathLike) else dataset
+        references = References(found, model, samples, options, class_names(named))
     session = Session(model, Items(data, transform, names), named, options, references)
     explorer = Explorer(session, port)
     print(f"{explorer}\n" + ("Ctrl-C ends it" if block else "explorer.close() ends it"))

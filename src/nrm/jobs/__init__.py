@@ -1,6 +1,7 @@
 """Questions to the measures of many samples: statistics over a stream, and the samples that count most."""
 
 from nrm.jobs.crops import Crops, keep_crops
+from nrm.jobs.datasets import Images
 from nrm.jobs.hits import Blocks, Hit, Hits
 from nrm.jobs.ranking import Ranking
 from nrm.jobs.relmax import relmax
@@ -12,6 +13,7 @@ __all__ = [
     "Crops",
     "Hit",
     "Hits",
+    "Images",
     "Ranking",
     "Store",
     "Stream",

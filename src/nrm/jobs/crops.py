@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nrm.errors import QuestionError
 from nrm.jobs.answers import Failure, on_device
-from nrm.jobs.datasets import is_map, load
+from nrm.jobs.datasets import is_map, load, refuse_folder
 from nrm.jobs.hits import Hit
 from nrm.jobs.questions import Question
 from nrm.jobs.samples import collate
@@ -36,6 +36,7 @@ class Crops:
     """
 
     def __init__(self, model: nn.Module | None, dataset: Any, *blocks: Set | Layer, **options: Any) -> None:
+        refuse_folder(dataset)
         if not is_map(dataset):
             raise QuestionError("crops need samples by their number", expected="a map-style data set")
         self._model, self._dataset, self._options = model, dataset, options

@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from nrm.errors import JobError, QuestionError
+from nrm.errors import JobError, NrmError, QuestionError
 from nrm.extras import extra
 from nrm.jobs.answers import Failure, Sample, describe
+from nrm.jobs.folders import files_below, readable
 from nrm.jobs.samples import split_label
+from nrm.measure.classes import Classes, is_label
 from nrm.measure.scores import refuse_batches
 
 AHEAD = 2
@@ -30,7 +32,7 @@ Loaded = Sample | Failure
 def open_dataset(dataset: Any, transform: Callable[[Any], Any] | None) -> Any:
     """A data set as it is, or the images of a folder with one folder for each class."""
     if isinstance(dataset, str | os.PathLike):
-        return Images(Path(dataset), transform)
+        return Images(dataset, transform)
     if transform is not None:
         raise QuestionError("only folders of images take a transform", hint="give the data set its own transform")
     if not (is_map(dataset) or isinstance(dataset, Iterable)) or isinstance(dataset, dict):
@@ -42,17 +44,21 @@ def open_dataset(dataset: Any, transform: Callable[[Any], Any] | None) -> Any:
 
 
 class Images:
-    """The images in a folder and below, in the order of their names; those in folders have these as labels."""
+    """The images in a folder and below, in the order of their names, as a data set.
 
-    def __init__(self, folder: Path, transform: Callable[[Any], Any] | None) -> None:
+    ``transform`` makes an input of the model, without a sample axis, of an RGB image. ``files`` are the names of the
+    images; ``classes`` are the folders that they are in, whose numbers are the labels.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], transform: Callable[[Any], Any] | None) -> None:
+        folder = Path(folder)
         if not folder.is_dir():
             raise QuestionError("no such folder of images", got=os.fspath(folder), expected="a folder")
         if transform is None:
             raise QuestionError(
                 "images need a transform", expected="transform=, a function from an RGB image to the model's input"
             )
-        files = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-        self.files = sorted(path.relative_to(folder).as_posix() for path in files)
+        self.files = files_below(folder, SUFFIXES)
         self.classes = sorted({name.rpartition("/")[0] for name in self.files} - {""})
         self.folder, self.transform = folder, transform
 
@@ -63,62 +69,80 @@ class Images:
         with extra("viz", "nrm.relmax on a folder of images"):
             from PIL import Image
         name = self.files[number]
-        with Image.open(self.folder / name) as image:
-            if image.width * image.height > PIXELS:
-                raise QuestionError(
-                    "the image is huge", got=f"{image.width} x {image.height}", expected=f"{PIXELS} pixels"
-                )
-            inputs = self.transform(image.convert("RGB"))
+        try:
+            with Image.open(self.folder / name) as image:
+                if image.width * image.height > PIXELS:
+                    raise QuestionError(
+                        "the image is huge", got=f"{image.width} x {image.height}", expected=f"{PIXELS} pixels"
+                    )
+                picture = image.convert("RGB")
+        except NrmError as error:
+            raise error.at(readable(name)) from None
+        except Exception as error:  # a broken file can fail in any way
+            got = type(error).__name__ if readable(name) in str(error) else describe(error)
+            raise QuestionError("the image cannot be read", where=readable(name), got=got) from error
+        inputs = self.transform(picture)
         group = name.rpartition("/")[0]
         return (inputs, self.classes.index(group)) if group else inputs
 
 
 def is_map(dataset: Any) -> bool:
     """Whether samples can be had by their number."""
-    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and not isinstance(dataset, str)
 
 
-def read_target(targets: Any, number: int, label: int | None) -> int | None:
-    """The target of one sample, where samples have their own."""
-    if isinstance(targets, str) and targets == "label":
+def refuse_folder(dataset: Any) -> None:
+    """Refuses the name of a folder where samples are needed, which only a transform makes of images."""
+    if isinstance(dataset, str | os.PathLike):
+        raise QuestionError(
+            "the name of a folder is no data set", got=f"dataset={os.fspath(dataset)!r}",
+            expected="the data set that nrm.relmax ran on", hint="dataset=nrm.jobs.Images(folder, transform)",
+        )  # fmt: skip
+
+
+def read_target(own: Any, number: int, label: int | None) -> int | None:
+    """The target of one sample, where samples have their own: their label, or an entry of a list."""
+    if isinstance(own, Classes) or is_label(own):
         if label is None:
-            raise QuestionError("the sample has no label", got="targets='label'", expected="pairs (input, label)")
+            raise QuestionError("the sample has no label", got="target='label'", expected="pairs (input, label)")
         return label
-    if isinstance(targets, list):
-        if number >= len(targets):
-            raise QuestionError("targets and samples do not match", got=f"{len(targets)} targets")
-        return int(targets[number])
+    if isinstance(own, list):
+        if number >= len(own):
+            raise QuestionError("targets and samples do not match", got=f"{len(own)} targets")
+        return int(own[number])
     return None
 
 
-def load(dataset: Any, number: int, targets: Any) -> Loaded:
+def load(dataset: Any, number: int, own: Any) -> Loaded:
     """One sample of a map-style data set, or why there is none."""
-    return _read(lambda: dataset[number], number, targets)
+    return _read(lambda: dataset[number], number, own)
 
 
-def _read(get: Callable[[], Any], number: int, targets: Any) -> Loaded:
+def _read(get: Callable[[], Any], number: int, own: Any) -> Loaded:
     try:
         inputs, label = split_label(get())
-        return Sample(number, inputs, label, read_target(targets, number, label))
+        if isinstance(own, Classes) and label is not None:
+            label = own.of(label)
+        return Sample(number, inputs, label, read_target(own, number, label))
     except StopIteration:
         raise
     except Exception as error:
         return Failure(number, describe(error))
 
 
-def load_range(dataset: Any, numbers: range, targets: Any, batch: int) -> Iterator[Loaded]:
+def load_range(dataset: Any, numbers: range, own: Any, batch: int) -> Iterator[Loaded]:
     """Samples of a map-style data set in their order, read by one thread ahead of their use."""
     with ThreadPoolExecutor(1) as reader:
         waiting = iter(numbers)
         ahead = itertools.islice(waiting, AHEAD * batch)
-        pending = deque(reader.submit(load, dataset, i, targets) for i in ahead)
+        pending = deque(reader.submit(load, dataset, i, own) for i in ahead)
         while pending:
             loaded = pending.popleft().result()
-            pending.extend(reader.submit(load, dataset, i, targets) for i in itertools.islice(waiting, 1))
+            pending.extend(reader.submit(load, dataset, i, own) for i in itertools.islice(waiting, 1))
             yield loaded
 
 
-def load_all(samples: Iterable[Any], targets: Any) -> Iterator[Loaded]:
+def load_all(samples: Iterable[Any], own: Any) -> Iterator[Loaded]:
     """The samples of an iterable, numbered as they come. If it breaks in the middle, the job cannot go on."""
     waiting = iter(samples)
     for number in itertools.count():
@@ -131,7 +155,7 @@ def load_all(samples: Iterable[Any], targets: Any) -> Iterator[Loaded]:
                 "the data set broke off", where=f"sample {number}", got=describe(error),
                 hint="a map-style data set can leave a bad sample out",
             ) from error  # fmt: skip
-        yield _read(lambda item=item: item, number, targets)  # type: ignore[misc]
+        yield _read(lambda item=item: item, number, own)  # type: ignore[misc]
 
 
 def batches(samples: Iterable[Loaded], size: int) -> Iterator[list[Loaded]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from nrm.jobs.answers import Failure
 from nrm.jobs.datasets import Images, Loaded, is_map, load
 from nrm.jobs.questions import fingerprint
+from nrm.measure.classes import Classes, dataset_names
 
 PROBES = 32
 """Samples that are read and compared."""
@@ -35,7 +36,13 @@ def identify(dataset: Any, targets: Any, looked: Sequence[Loaded] = ()) -> dict[
         facts["content"] = fingerprint(_listing(dataset))
         looked = [load(dataset, i, None) for i in spread(len(dataset), PROBES)]
     facts["probes"] = [[sample.number, _digest(sample)] for sample in looked]
-    facts["targets"] = fingerprint(targets) if isinstance(targets, Tensor | list) else repr(targets)
+    names = dataset_names(dataset, strict=False)
+    if names is not None:
+        facts["classes"] = list(names)
+    if isinstance(targets, Classes):
+        facts["targets"] = targets.describe()
+    else:
+        facts["targets"] = fingerprint(targets) if isinstance(targets, Tensor | list) else repr(targets)
     return facts
 
 

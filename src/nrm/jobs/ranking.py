@@ -152,7 +152,7 @@ class Ranking(ABC):
             f"Of every sample {self.facts['leading'][number]} shares were counted: means lie in their intervals, no "
             f"other block exceeds {limit:.4g}{'' if complete else ', and some may belong here'}.\n"
             f"A job over the samples with this target is exact: found.best({facts['text']}) of found = "
-            f"nrm.relmax(model, torch.utils.data.Subset(dataset, found.samples_of({target})), ..., targets={target})"
+            f"nrm.relmax(model, torch.utils.data.Subset(dataset, found.samples_of({target})), ..., target={target})"
         )
         return Blocks(
             tuple(self._indices(number, leader.block) for leader in found), tuple(leader.mean for leader in found),

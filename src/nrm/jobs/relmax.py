@@ -37,7 +37,8 @@ from nrm.jobs.questions import Question
 from nrm.jobs.ranking import Found, Ranking
 from nrm.jobs.store import Shelf, Store, claim, close
 from nrm.jobs.tally import Limits, fold_shards
-from nrm.measure.scores import read_weight
+from nrm.measure.classes import LABEL, Classes, dataset_names, is_label, match_classes, named_target
+from nrm.measure.scores import read_options, read_weight
 from nrm.search.found import read_count
 
 Engine = Callable[[Task, Sequence[int], Callable[[int], None]], Iterator[Done]]
@@ -47,12 +48,12 @@ ROWS = 200_000
 
 
 def relmax(
-    model: nn.Module, dataset: Any, *questions: Any, targets: Any = None, k: int = 40,
+    model: nn.Module, dataset: Any, *questions: Any, target: Any = None, k: int = 40,
     store: str | os.PathLike[str] | None = None, weight: str = "logit", engine: str = "local",
     workers: int | None = None, gpus: float = 0, shards: Container[int] | None = None,
     batch_size: int = 16, shard_size: int = 256, max_errors: int = 0, rows: int = ROWS,
-    per_class: bool | int | None = None, transform: Callable[[Any], Any] | None = None, threads: int | None = None,
-    progress: bool | None = None, **options: Any,
+    per_class: bool | int | None = None, transform: Callable[[Any], Any] | None = None, class_names: Any = None,
+    threads: int | None = None, progress: bool | None = None, **options: Any,
 ) -> Ranking:  # fmt: skip
     """The samples of a data set in which blocks of neurons have the largest relevance (RelMax), and where in them.
 
@@ -66,8 +67,8 @@ def relmax(
         dataset: a map-style or iterable data set of inputs, pairs (input, label) or mappings, none of them with a
             sample axis; or a folder of images, one folder for each class, with ``transform``.
         questions: layers, partitions or sets, or tuples of them.
-        targets: what is explained: None (each sample's top class), a class, ``"label"``, one class per sample, or what
-            else :func:`nrm.measure` takes.
+        target: what is explained: None (each sample's top class), a class by number or name, ``"label"`` (the class
+            that the data set says), one class per sample, or what else :func:`nrm.measure` takes.
         k: how many samples of every block are kept.
         store: a folder for the results (needs the extra ``store``). A job that was stopped, in whatever way, goes on
             from its finished shards if it is run again with the same arguments; :func:`nrm.open_store` reads it.
@@ -86,6 +87,10 @@ def relmax(
         per_class: whether statistics of every target are kept; None: of questions for which they fit into memory, and
             of others the 1,024 blocks with the largest means, with bounds (:meth:`Ranking.best`). A number: so many.
         transform: for a folder of images: from an image to the model's input.
+        class_names: for ``target="label"`` of a data set whose classes have names (folders, torchvision, Hugging Face).
+            They are matched with the outputs by name: those of ``labels={"output": [...]}``, else plain numbers. Where
+            they are called otherwise (WordNet ids), this is a mapping from the data set's names to outputs (by number
+            or name), or the data set's names in the order of the outputs. What does not match is refused.
         threads: of torch; the last bits of results depend on it.
         progress: a bar with rate and time left: True at once, None after a while, False never.
         options: those of :func:`nrm.measure`.
@@ -98,8 +103,9 @@ def relmax(
     5
     """
     try:
+        read_options(options)
         job, source = _plan(
-            model, open_dataset(dataset, transform), questions, targets, weight, options,
+            model, open_dataset(dataset, transform), questions, (target, class_names), weight, options,
             (k, rows, batch_size, shard_size, max_errors, threads or default_threads(engine, workers), per_class),
         )  # fmt: skip
         run = choose(engine, workers, gpus)
@@ -117,16 +123,18 @@ def relmax(
 
 
 def _plan(
-    model: nn.Module, dataset: Any, questions: tuple[Any, ...], targets: Any, weight: str, options: dict[str, Any],
-    sizes: tuple[Any, ...],
+    model: nn.Module, dataset: Any, questions: tuple[Any, ...], explained: tuple[Any, Any], weight: str,
+    options: dict[str, Any], sizes: tuple[Any, ...],
 ) -> tuple[Job, Iterator[Loaded] | None]:  # fmt: skip
     """The job, tried on a first sample, and the samples of an iterable data set."""
     k, rows, batch_size, shard_size, max_errors, threads, whole = sizes
     if not questions:
         raise QuestionError("nothing was asked", hint="nrm.relmax(model, dataset, nrm.layer('conv').channels)")
     read = tuple(Question.read(question) for question in questions)
-    own, common = _read_targets(targets, dataset)
+    own, common = _read_target(named_target(explained[0], options.get("labels"), own=True), dataset)
     inquiry = Inquiry(model, read, common, read_weight(weight), options)
+    if is_label(own):
+        own = _read_classes(inquiry, dataset, explained[1])
     k, batch_size = read_count(k, "samples"), read_count(batch_size, "samples", "batch_size")
     shard_size = max(batch_size, read_count(shard_size, "samples", "shard_size") // batch_size * batch_size)
     if type(max_errors) is not int or max_errors < 0:
@@ -147,17 +155,33 @@ def _plan(
         return replace(job, facts=identity(job, R, looked)), source
 
 
-def _read_targets(targets: Any, dataset: Any) -> tuple[Any, Any]:
+def _read_target(target: Any, dataset: Any) -> tuple[Any, Any]:
     """Targets that samples have of their own, and the one of all."""
-    if isinstance(targets, str) and targets == "label":
-        return targets, None
-    many = isinstance(targets, list | range) or (isinstance(targets, Tensor) and targets.ndim == 1)
-    if not many and not (hasattr(targets, "__array__") and getattr(targets, "ndim", 0) == 1):
-        return None, targets
-    own = [int(target) for target in targets]
+    if is_label(target):
+        return target, None
+    many = isinstance(target, list | range) or (isinstance(target, Tensor) and target.ndim == 1)
+    if not many and not (hasattr(target, "__array__") and getattr(target, "ndim", 0) == 1):
+        return None, target
+    own = [int(one) for one in target]
     if is_map(dataset) and len(own) != len(dataset):
         raise QuestionError("targets and samples do not match", got=f"{len(own)} targets", expected=str(len(dataset)))
     return own, None
+
+
+def _read_classes(inquiry: Inquiry, dataset: Any, class_names: Any) -> Any:
+    """The outputs that the data set's classes are; its labels themselves where classes have no names."""
+    names = dataset_names(dataset)
+    if names is None:
+        if class_names is not None:
+            raise QuestionError(
+                "the classes of the data set have no names", got="class_names=", expected="labels as they are",
+                hint="class_names is for folders, and for data sets that name their classes",
+            )  # fmt: skip
+        return LABEL
+    blank = replace(inquiry, questions=(), targets=None)
+    R = probe(blank, first_samples(dataset, None)) if is_map(dataset) else None
+    outputs = None if R is None else (R.values(R.output).shape[1:] or (1,))[-1]
+    return Classes(names, match_classes(names, inquiry.options.get("labels"), class_names, outputs))
 
 
 def _run(job: Job, source: Iterator[Loaded] | None, engine: Engine, progress: bool | None) -> Found:

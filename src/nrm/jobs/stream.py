@@ -14,22 +14,25 @@ from nrm.jobs.moments import ByClass, Moments
 from nrm.jobs.questions import Question, fingerprint
 from nrm.jobs.samples import read_batch
 from nrm.measure import Measure, measure
+from nrm.measure.classes import Classes, dataset_names, is_label, match_classes, named_target
 from nrm.measure.memory import memory_bound
+from nrm.measure.scores import read_options
 from nrm.questions.plan import size_text
 
 SOURCES = ("label", "target", "prediction")
 
 
 def stream(
-    model: nn.Module, loader: Any, questions: Any, *, targets: Any = None,
-    progress: bool | None = None, **options: Any,
+    model: nn.Module, loader: Any, questions: Any, *, target: Any = None,
+    class_names: Any = None, progress: bool | None = None, **options: Any,
 ) -> Stream:  # fmt: skip
     """Statistics of questions over all batches of a loader, in memory that does not grow with their number.
 
     ``loader`` gives batches: inputs, or pairs (inputs, labels), as a ``torch.utils.data.DataLoader`` does.
     ``questions`` are named: ``{"pairs": (a.channels, b.channels)}`` is what ``R(a.channels, b.channels)`` is asked.
-    ``targets`` is what :func:`nrm.measure` takes as its target, or ``"label"`` for the loader's labels. Nothing is
-    computed until the first statistic is asked for; one pass over the loader then gives them all.
+    ``target`` is that of :func:`nrm.measure`, or ``"label"`` for the loader's labels. If the loader's data set names
+    its classes, they are matched with the outputs by name as in :func:`nrm.relmax`, which explains ``class_names``.
+    Nothing is computed until the first statistic is asked for; one pass over the loader then gives them all.
 
     >>> import nrm
     >>> _ = torch.manual_seed(0)
@@ -46,8 +49,13 @@ def stream(
         )  # fmt: skip
     if not isinstance(loader, Iterable):
         raise QuestionError("not a loader", got=type(loader).__name__, expected="an iterable of batches")
+    read_options(options)
     read = {str(name): Question.read(given) for name, given in questions.items()}
-    return Stream(model, loader, read, targets, progress, options)
+    target = named_target(target, options.get("labels"), own=True)
+    names = dataset_names(loader) if is_label(target) else None
+    if names is not None:
+        target = Classes(names, match_classes(names, options.get("labels"), class_names))
+    return Stream(model, loader, read, target, progress, options)
 
 
 class Stream:
@@ -59,11 +67,11 @@ class Stream:
     """
 
     def __init__(
-        self, model: nn.Module, loader: Iterable[Any], questions: dict[str, Question], targets: Any,
+        self, model: nn.Module, loader: Iterable[Any], questions: dict[str, Question], target: Any,
         progress: bool | None, options: dict[str, Any],
     ) -> None:  # fmt: skip
         self._model, self._loader, self._questions = model, loader, questions
-        self._targets, self._progress, self._options = targets, progress, options
+        self._target, self._progress, self._options = target, progress, options
         self._bound = memory_bound(options.get("memory", "auto"))
         self._passes: dict[str, dict[str, ByClass]] = {}
 
@@ -141,7 +149,9 @@ class Stream:
 
     def _count(self, batch: Any, kept: dict[str, ByClass], by: Any, first: int) -> int:
         inputs, labels = read_batch(batch)
-        target = _read_target(self._targets, labels)
+        if isinstance(self._target, Classes) and labels is not None:
+            labels = torch.tensor([self._target.of(label) for label in labels.tolist()])
+        target = _read_target(self._target, labels)
         with measure(self._model, inputs, target=target, progress=False, **self._options) as R:
             classes = list(_classes(R, by, labels, first))
             for name, question in self._questions.items():
@@ -162,11 +172,11 @@ def _guard(nbytes: int, bound: int) -> None:
         )  # fmt: skip
 
 
-def _read_target(targets: Any, labels: Tensor | None) -> Any:
-    if not (isinstance(targets, str) and targets == "label"):
-        return targets
+def _read_target(target: Any, labels: Tensor | None) -> Any:
+    if not (isinstance(target, Classes) or is_label(target)):
+        return target
     if labels is None:
-        raise QuestionError("the batch has no labels", got="targets='label'", expected="pairs (inputs, labels)")
+        raise QuestionError("the batch has no labels", got="target='label'", expected="pairs (inputs, labels)")
     return labels
 
 

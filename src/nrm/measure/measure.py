@@ -18,6 +18,7 @@ from nrm.capture import capture as capture_model
 from nrm.errors import QuestionError
 from nrm.measure.asking import Listener
 from nrm.measure.check import Check, Moved, check_measure, compare_outputs
+from nrm.measure.classes import named_target
 from nrm.measure.difference import Difference
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.layers import Cut, LayerTable, layer_table
@@ -53,8 +54,9 @@ def measure(
     """The normalized relevance measure of a model's prediction for these inputs.
 
     ``inputs`` is a tensor, a tuple (positional arguments), a mapping (keyword arguments) or whatever the model takes;
-    ``output`` picks what is explained (a key, or a function of the model's output); ``target`` is a class, one per
-    sample, a tuple of indices, a set of outputs, ``"logits"`` or ``"softmax"``, or None for each sample's top class.
+    ``output`` picks what is explained (a key, or a function of the model's output); ``target`` is a class (by number,
+    or by its name in ``labels={"output": [...]}``), one per sample, a tuple of indices, a set of outputs, ``"logits"``
+    or ``"softmax"``, or None for each sample's top class.
     Of a language model None is the top token at the last position that is not padding (as ``attention_mask`` says),
     and ``(-1, token)`` a token there.
     ``rules`` is a composite's name, a rule, a mapping, or a rule between chosen layers (``nrm.Gradient()``); ``bias``
@@ -122,11 +124,12 @@ class Measure(Weighing):
         node = self._tape.nodes[self._tape.output]
         self._kept = Kept(network, node.value[None], memory // 8)
         self._places = Places(self._kept)
+        self._labels = read_labels(labels, lambda name: self._places.resolve(Layer(name))[1])
+        target = named_target(target, labels)
         if isinstance(target, Set):
             self._refuse_other_layer(target)
         self._target: Target = read_target(target, node.value, self._places.frame(node, "output"), self._tape.ends)
         self._kept.start = self._target.start
-        self._labels = read_labels(labels, lambda name: self._places.resolve(Layer(name))[1])
 
     def _refuse_other_layer(self, target: Set) -> None:
         site, _ = self._places.resolve(target.layer)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from nrm.errors import QuestionError
-from nrm.measure.measure import Measure
+from nrm.measure.measure import Measure, measure
 
 WEIGHTS = ("logit", "softmax", "none")
 
@@ -23,6 +26,19 @@ def read_weight(weight: object) -> str:
         "unknown weight", got=f"weight={weight!r}", expected=", ".join(map(repr, WEIGHTS)),
         hint=f"weight={near[0]!r}" if near else None,
     )  # fmt: skip
+
+
+def read_options(options: Mapping[str, Any]) -> None:
+    """Refuses options that :func:`nrm.measure` does not have, or that are arguments of their own."""
+    known = set(signature(measure).parameters) - {"model", "inputs", "target", "progress"}
+    for name in options:
+        if name not in known:
+            near = ["target"] if name == "targets" else difflib.get_close_matches(name, sorted(known), n=1)
+            raise QuestionError(
+                f"there is no option {name!r}", got=f"{name}={options[name]!r}"[:120],
+                expected=f"an option of nrm.measure: {', '.join(sorted(known))}",
+                hint=f"{near[0]}=" if near else None,
+            )  # fmt: skip
 
 
 def refuse_batches(samples: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,6 @@ from torch import Tensor
 from nrm.errors import MassError, QuestionError
 from nrm.questions.frame import Frame
 from nrm.questions.values import Set
-
-SPREADS = ("logits", "softmax")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,16 +104,8 @@ def _check_own(target: Any, own: Tensor) -> None:
 
 
 def _spread(target: str, flat: Tensor, own: Tensor) -> Tensor:
-    if target == "logits":
-        return flat
-    if target == "softmax":
-        return torch.softmax(flat.masked_fill(~own, -torch.inf), 1)
-    near = difflib.get_close_matches(target, SPREADS, n=1)
-    raise QuestionError(
-        f"unknown target {target!r}",
-        expected="a class, one per sample, a tuple, a set of outputs, 'logits' or 'softmax'",
-        hint=f"target={near[0]!r}" if near else "target=None explains each sample's top class",
-    )  # fmt: skip
+    """The outputs that relevance is spread over; ``target`` is ``"logits"`` or ``"softmax"``."""
+    return flat if target == "logits" else torch.softmax(flat.masked_fill(~own, -torch.inf), 1)
 
 
 def _positive(weights: Tensor) -> Tensor:

@@ -14,8 +14,9 @@ from tqdm.auto import tqdm
 
 from nrm.errors import NrmError, QuestionError
 from nrm.measure import measure
+from nrm.measure.classes import Classes, dataset_names, is_label, match_classes
 from nrm.measure.question import Argument
-from nrm.measure.scores import read_weight, refuse_batches, weights
+from nrm.measure.scores import read_options, read_weight, refuse_batches, weights
 from nrm.search.found import read_count
 
 
@@ -53,7 +54,7 @@ class Maxima:
 
 def relmax(
     model: nn.Module, samples: Iterable[Any], *concepts: Argument, k: int = 8, target: Any = None,
-    weight: str = "logit", batch_size: int = 16, progress: bool | None = None, **options: Any,
+    weight: str = "logit", batch_size: int = 16, class_names: Any = None, progress: bool | None = None, **options: Any,
 ) -> Maxima:  # fmt: skip
     """Relevance maximization (RelMax): the k samples in which a concept has the largest relevance.
 
@@ -64,8 +65,9 @@ def relmax(
     concept relevance is usually measured), its softmax probability (``"softmax"``), or nothing (``"none"``).
 
     ``samples`` is any iterable of inputs without a sample axis, or of pairs (input, label) as data sets give them, or
-    a data set itself; labels are explained with ``target="label"`` and left aside otherwise. ``options`` are those of
-    :func:`nrm.measure`.
+    a data set itself; labels are explained with ``target="label"`` and left aside otherwise. If the data set names its
+    classes, they are matched with the outputs by name (``class_names`` is that of :func:`nrm.relmax`). ``options`` are
+    those of :func:`nrm.measure`.
 
     >>> import nrm
     >>> _ = torch.manual_seed(0)
@@ -75,6 +77,10 @@ def relmax(
     (torch.Size([8, 5]), torch.Size([8, 5]))
     """
     _check(concepts, weight, target)
+    read_options(options)
+    names = dataset_names(samples) if is_label(target) else None
+    if names is not None:
+        target = Classes(names, match_classes(names, options.get("labels"), class_names))
     k, batch_size = read_count(k, "samples"), read_count(batch_size, "samples", "batch_size")
     bar = tqdm(
         _sequence(samples), desc="samples", disable=progress is False, delay=0.0 if progress else 2.0, leave=False
@@ -167,10 +173,10 @@ def _batches(samples: Iterable[Any], size: int) -> Iterator[list[Any]]:
 def _read(batch: Sequence[Any], target: Any) -> tuple[Any, Any]:
     """The samples of a batch as inputs of the model, and what is explained."""
     labels = [item[1] for item in batch if _has_label(item)]
-    if isinstance(target, str) and target == "label":
+    if isinstance(target, Classes) or is_label(target):
         if len(labels) < len(batch):
             raise QuestionError("a sample has no label", got=f"{len(labels)} labels", expected="pairs (input, label)")
-        target = [int(label) for label in labels]
+        target = [target.of(int(label)) if isinstance(target, Classes) else int(label) for label in labels]
     inputs = [item[0] if _has_label(item) else item for item in batch]
     try:
         together = default_collate(inputs)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nrm.errors import QuestionError
 from nrm.jobs import Crops, Hit, Ranking, Store, open_store
 from nrm.jobs.crops import kept_crops
+from nrm.jobs.datasets import refuse_folder
 from nrm.jobs.likeness import identify
 from nrm.measure.origin import model_digest
 from nrm.questions.values import Layer, Set
@@ -33,6 +34,7 @@ class References:
         self, found: Ranking, model: nn.Module | None = None, dataset: Any = None,
         options: Mapping[str, Any] | None = None, classes: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        refuse_folder(dataset)
         _refuse_others(found, model, dataset)
         self._found, self._model, self._dataset = found, model, dataset
         self._options, self._classes = dict(options or {}), classes
@@ -68,6 +70,10 @@ class References:
         return [None] * len(hits)
 
     def _name(self, hit: Hit) -> str:
+        """The class of a sample: in the data set's own words, unless its classes were matched with the outputs."""
+        data = self._found.facts["data"]
+        if hit.label is not None and "classes" in data and not isinstance(data["targets"], dict):
+            return str(data["classes"][hit.label])
         number = hit.target if hit.label is None else hit.label
         if number is None or number < 0:
             return ""

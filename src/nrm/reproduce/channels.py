@@ -55,7 +55,7 @@ def _pairs(found: Subject, count: int) -> Any:
     measures = [found.measured(i, PAPER) for i in images]
     flows = [R.flows(*_channels(found, R), k=1)[0][0] for R in measures]
     best = relmax(
-        found.model, _Samples(found, count), *(tuple(flow) for flow in flows), targets="label", k=EXAMPLES,
+        found.model, _Samples(found, count), *(tuple(flow) for flow in flows), target="label", k=EXAMPLES,
         batch_size=1, rules=PAPER, zero="uniform",
     )  # fmt: skip
     figure, axes = panels(len(images), 3 + EXAMPLES, 1.9, 2.15)
