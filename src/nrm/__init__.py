@@ -26,7 +26,7 @@ from nrm.errors import (
     ResultFileError,
     RuleError,
 )
-from nrm.jobs import open_store, relmax, stream
+from nrm.jobs import heatmaps, open_store, relmax, stream
 from nrm.measure import Check, Cut, Difference, Measure, measure
 from nrm.questions import Layer, Partition, Set, query, stack, visits
 from nrm.results import load, save
@@ -112,6 +112,7 @@ __all__ = [
     "cluster",
     "coarsen",
     "composite",
+    "heatmaps",
     "input",
     "layer",
     "load",

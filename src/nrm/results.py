@@ -30,6 +30,7 @@ SCHEMA = 1
 ENTRY = "nrm"
 SAMPLE = "sample"
 START = 9  # bytes that tell what a file is
+HALF = ".nrm-*.tmp"  # the names of files that are being written
 
 Values: TypeAlias = torch.Tensor | npt.NDArray[Any]
 Named: TypeAlias = Values | tuple[Values, Iterable[object]]
@@ -193,7 +194,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     ('complete', 1)
     """
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".nrm-{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(HALF.replace("*", secrets.token_hex(8)))
     try:
         temporary.touch(exist_ok=False)
         mode = temporary.stat().st_mode

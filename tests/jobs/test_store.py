@@ -115,7 +115,7 @@ def test_another_job_is_refused(tmp_path: Path) -> None:
         ("another k", {"k": 6}),
         ("another rules", {"rules": "lrp-0"}),
         ("another weight", {"weight": "none"}),
-        ("another data", {"targets": 1}),
+        ("another data", {"target": 1}),
     ):
         with pytest.raises(nrm.NrmError, match=text):
             run(tmp_path / "s", **changes)

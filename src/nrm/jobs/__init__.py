@@ -2,6 +2,8 @@
 
 from nrm.jobs.crops import Crops, keep_crops
 from nrm.jobs.datasets import Images
+from nrm.jobs.heatmap import Heatmap
+from nrm.jobs.heatmaps import Heatmaps, heatmaps
 from nrm.jobs.hits import Blocks, Hit, Hits
 from nrm.jobs.ranking import Ranking
 from nrm.jobs.relmax import relmax
@@ -11,12 +13,15 @@ from nrm.jobs.stream import Stream, stream
 __all__ = [
     "Blocks",
     "Crops",
+    "Heatmap",
+    "Heatmaps",
     "Hit",
     "Hits",
     "Images",
     "Ranking",
     "Store",
     "Stream",
+    "heatmaps",
     "keep_crops",
     "merge_stores",
     "open_store",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from nrm.measure import Measure, measure
 from nrm.measure.peaks import meeting_peaks, peaks, scaled
 from nrm.measure.scores import weights
 from nrm.questions import Layer
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -79,19 +82,25 @@ class Answers:
 
 def ask(inquiry: Inquiry, samples: Sequence[Sample]) -> Answers:
     """The answers of some samples as one batch."""
+    with remarks() as notes, open_measure(inquiry, samples) as R:
+        scale = weights(R, inquiry.weight)
+        tables = tuple(_table(R, question, scale) for question in inquiry.questions)
+        target, prediction = classes(R.target, len(R)), classes(R.prediction, len(R))
+        value, weight = R.value.double().tolist(), scale.double().tolist()
+    return Answers(tuple(samples), target, prediction, value, weight, tables, tuple(notes))
+
+
+@contextmanager
+def remarks() -> Iterator[list[str]]:
+    """Collects what measures warn of in a block, to be told once for all batches; other warnings are passed on."""
+    notes: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NrmWarning)
-        with open_measure(inquiry, samples) as R:
-            scale = weights(R, inquiry.weight)
-            tables = tuple(_table(R, question, scale) for question in inquiry.questions)
-            answers = Answers(
-                tuple(samples), _numbers(R.target, len(R)), _numbers(R.prediction, len(R)), R.value.double().tolist(),
-                scale.double().tolist(), tables, tuple(str(w.message) for w in caught if w.category is NrmWarning),
-            )  # fmt: skip
+        yield notes
+    notes += [str(w.message) for w in caught if w.category is NrmWarning]
     for other in caught:
         if other.category is not NrmWarning:
             warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
-    return answers
 
 
 def open_measure(inquiry: Inquiry, samples: Sequence[Sample]) -> Measure:
@@ -106,9 +115,16 @@ def open_measure(inquiry: Inquiry, samples: Sequence[Sample]) -> Measure:
 
 
 def ask_safely(inquiry: Inquiry, samples: Sequence[Sample]) -> tuple[list[Answers], list[Failure]]:
-    """The answers of a batch; if it fails, of its samples one by one, so that only the bad ones are left out."""
+    """The answers of a batch, without the samples that cannot be explained."""
+    return answer_safely(lambda some: ask(inquiry, some), samples)
+
+
+def answer_safely(
+    answer: Callable[[Sequence[Sample]], Answer], samples: Sequence[Sample]
+) -> tuple[list[Answer], list[Failure]]:
+    """What a batch is answered; if it fails, its samples one by one, so that only the bad ones are left out."""
     try:
-        return [ask(inquiry, samples)], []
+        return [answer(samples)], []
     except Exception as error:
         if len(samples) == 1:
             if isinstance(error, MemoryError | MemoryLimitError | torch.OutOfMemoryError):
@@ -116,7 +132,7 @@ def ask_safely(inquiry: Inquiry, samples: Sequence[Sample]) -> tuple[list[Answer
             return [], [Failure(samples[0].number, describe(error))]
     answers, failures = [], []
     for sample in samples:
-        good, bad = ask_safely(inquiry, [sample])
+        good, bad = answer_safely(answer, [sample])
         answers += good
         failures += bad
     return answers, failures
@@ -144,7 +160,7 @@ def _table(R: Measure, question: Question, scale: Tensor) -> Table:
     return Table(relevance, scores, places, *peaks(R, part, R.values(layer)))
 
 
-def _numbers(found: Tensor | str, count: int) -> list[int]:
+def classes(found: Tensor | str, count: int) -> list[int]:
     """One class per sample, -1 where outputs are no classes."""
     if isinstance(found, str) or found.ndim != 1:
         return [-1] * count

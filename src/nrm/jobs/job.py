@@ -126,14 +126,23 @@ def threads(count: int) -> Iterator[None]:
 
 def probe(inquiry: Inquiry, samples: Iterable[Loaded]) -> Measure:
     """The measure of the first sample that can be explained, all questions answered once: mistakes show up here."""
+
+    def try_out(sample: Sample) -> Measure:
+        ask(inquiry, [sample])
+        return open_measure(inquiry, [sample])
+
+    return first_good(samples, try_out)
+
+
+def first_good(samples: Iterable[Loaded], try_out: Callable[[Sample], Measure]) -> Measure:
+    """What the first sample gives that can be read and explained; the first error if none of some can."""
     first: Exception | None = None
     for sample in itertools.islice(samples, ATTEMPTS):
         if isinstance(sample, Failure):
             first = first or JobError("a sample cannot be read", where=f"sample {sample.number}", got=sample.text)
             continue
         try:
-            ask(inquiry, [sample])
-            return open_measure(inquiry, [sample])
+            return try_out(sample)
         except Exception as error:
             if isinstance(error, NrmError):
                 error.at(f"sample {sample.number}")
@@ -182,17 +191,8 @@ def _peak_layer(R: Measure, question: Question) -> Layer | None:
 
 def identity(job: Job, R: Measure, looked: Sequence[Loaded] = ()) -> Facts:
     """What tells this job from every other: model, rules, questions, targets, data, and how it is cut into shards."""
-    network = R._network
     return {
-        "schema": SCHEMA,
-        "nrm": __version__,
-        "model": model_digest(job.inquiry.model),
-        "rules": repr(network.composite),
-        "bias": network.bias,
-        "zero": network.zero,
-        "normalize": network.normalize,
-        "dtype": str(R._tape.dtype),
-        "options": fingerprint({k: v for k, v in sorted(job.inquiry.options.items()) if k in ("output", "batch_dim")}),
+        **explanation(job.inquiry, R),
         "weight": job.inquiry.weight,
         "questions": describe_questions(R, job.inquiry.questions),
         "data": identify(job.dataset, job.inquiry.targets if job.targets is None else job.targets, looked),
@@ -202,6 +202,22 @@ def identity(job: Job, R: Measure, looked: Sequence[Loaded] = ()) -> Facts:
         "leading": list(job.limits.leading),
         "batch_size": job.batch_size,
         "shard_size": job.shard_size,
+    }
+
+
+def explanation(inquiry: Inquiry, R: Measure) -> Facts:
+    """What tells how samples are explained: the model, the rules, and the options that change numbers."""
+    network = R._network
+    return {
+        "schema": SCHEMA,
+        "nrm": __version__,
+        "model": model_digest(inquiry.model),
+        "rules": repr(network.composite),
+        "bias": network.bias,
+        "zero": network.zero,
+        "normalize": network.normalize,
+        "dtype": str(R._tape.dtype),
+        "options": fingerprint({k: v for k, v in sorted(inquiry.options.items()) if k in ("output", "batch_dim")}),
     }
 
 

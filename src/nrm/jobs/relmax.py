@@ -131,10 +131,10 @@ def _plan(
     if not questions:
         raise QuestionError("nothing was asked", hint="nrm.relmax(model, dataset, nrm.layer('conv').channels)")
     read = tuple(Question.read(question) for question in questions)
-    own, common = _read_target(named_target(explained[0], options.get("labels"), own=True), dataset)
+    own, common = read_own_target(named_target(explained[0], options.get("labels"), own=True), dataset)
     inquiry = Inquiry(model, read, common, read_weight(weight), options)
     if is_label(own):
-        own = _read_classes(inquiry, dataset, explained[1])
+        own = read_classes(inquiry, dataset, explained[1])
     k, batch_size = read_count(k, "samples"), read_count(batch_size, "samples", "batch_size")
     shard_size = max(batch_size, read_count(shard_size, "samples", "shard_size") // batch_size * batch_size)
     if type(max_errors) is not int or max_errors < 0:
@@ -155,7 +155,7 @@ def _plan(
         return replace(job, facts=identity(job, R, looked)), source
 
 
-def _read_target(target: Any, dataset: Any) -> tuple[Any, Any]:
+def read_own_target(target: Any, dataset: Any) -> tuple[Any, Any]:
     """Targets that samples have of their own, and the one of all."""
     if is_label(target):
         return target, None
@@ -168,7 +168,7 @@ def _read_target(target: Any, dataset: Any) -> tuple[Any, Any]:
     return own, None
 
 
-def _read_classes(inquiry: Inquiry, dataset: Any, class_names: Any) -> Any:
+def read_classes(inquiry: Inquiry, dataset: Any, class_names: Any) -> Any:
     """The outputs that the data set's classes are; its labels themselves where classes have no names."""
     names = dataset_names(dataset)
     if names is None:
@@ -195,7 +195,7 @@ def _run(job: Job, source: Iterator[Loaded] | None, engine: Engine, progress: bo
         whole = fold_shards(tallies)
     assert whole is not None
     check_errors(whole.errors, job.max_errors)
-    _remark(whole.notes)
+    remark(whole.notes)
     return Found(job.facts, whole)
 
 
@@ -219,7 +219,7 @@ def _run_stored(
                 _store_iterable(task, source, shelf, shown.update, errors)
         close(shelf, job.facts)
     store = Store(path)
-    _remark(store.notes)
+    remark(store.notes)
     return store
 
 
@@ -260,7 +260,8 @@ def terminable(path: Path) -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-def _remark(notes: dict[str, int]) -> None:
+def remark(notes: dict[str, int]) -> None:
+    """Tells once what the measures of many batches warned of."""
     if notes:
         text = f"{sum(notes.values())} batches had a remark, the first: {next(iter(notes))}"
         warnings.warn(text, NrmWarning, stacklevel=4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -67,3 +67,37 @@ def collate(inputs: Sequence[Any]) -> Any:
             hint="a transform of the data set that gives tensors",
         ) from None  # fmt: skip
     return tuple(together) if isinstance(together, list) else together
+
+
+def split_batch(batch: Any) -> Iterator[Any]:
+    """The samples of a batch that a loader gives: inputs without a sample axis, in pairs with labels where it has some.
+
+    >>> list(split_batch((torch.tensor([[1.0], [2.0]]), torch.tensor([3, 4]))))
+    [(tensor([1.]), 3), (tensor([2.]), 4)]
+    """
+    inputs, labels = read_batch(batch)
+    counts = {len(tensor) for tensor in _tensors(inputs) if tensor.ndim}
+    if len(counts) != 1:
+        raise QuestionError(
+            "the batch cannot be taken apart into samples", got=type(inputs).__name__,
+            expected="tensors, or mappings or tuples of them, with the samples first",
+            hint="nrm.stream explains batches as they are; nrm.measure explains one",
+        )  # fmt: skip
+    for i in range(*counts):
+        yield _pick(inputs, i) if labels is None else (_pick(inputs, i), int(labels[i]))
+
+
+def _tensors(inputs: Any) -> Iterator[Tensor]:
+    if isinstance(inputs, Tensor):
+        yield inputs
+    elif isinstance(inputs, Mapping | tuple | list):
+        for value in inputs.values() if isinstance(inputs, Mapping) else inputs:
+            yield from _tensors(value)
+
+
+def _pick(inputs: Any, i: int) -> Any:
+    if isinstance(inputs, Mapping):
+        return {key: _pick(value, i) for key, value in inputs.items()}
+    if isinstance(inputs, tuple) or (isinstance(inputs, list) and any(isinstance(value, Tensor) for value in inputs)):
+        return tuple(_pick(value, i) for value in inputs)
+    return inputs[i]

@@ -23,7 +23,7 @@ from nrm.jobs.ranking import Ranking
 from nrm.jobs.tables import LEADERS, TABLES, read_leading, read_statistics
 from nrm.jobs.tally import GROUP, Limits, fold
 from nrm.jobs.top import Top
-from nrm.results import replacing
+from nrm.results import HALF, replacing
 
 try:
     import fcntl
@@ -105,8 +105,19 @@ def _names(folder: Path) -> list[str]:
 @contextmanager
 def claim(path: Path, facts: Facts, threads: int) -> Iterator[tuple[Shelf, int]]:
     """The store for this job alone: made, or found to belong to the same job. Gives the job's number of threads."""
+    with claim_folder(path, facts, {"threads": threads}) as settings:
+        with writing(path):
+            (path / PARTS).mkdir(exist_ok=True)
+        shelf = Shelf(path, _limits(facts))
+        shelf.tidy()
+        yield shelf, settings["threads"]
+
+
+@contextmanager
+def claim_folder(path: Path, facts: Facts, settings: dict[str, int]) -> Iterator[dict[str, int]]:
+    """A folder with a manifest for this job alone. Gives the settings that the job was begun with."""
     with writing(path):
-        (path / PARTS).mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
         lock = (path / LOCK).open("a")
     with lock:
         if fcntl is not None:
@@ -117,17 +128,17 @@ def claim(path: Path, facts: Facts, threads: int) -> Iterator[tuple[Shelf, int]]
                     "another job is using this store", where=os.fspath(path), expected="one job at a time",
                     hint="wait for it, or give this one a store of its own",
                 ) from None  # fmt: skip
+        for half in path.rglob(HALF):  # a killed job left it
+            half.unlink()
         if (path / MANIFEST).exists():
             known = read_manifest(path)
             _refuse_other_job(known["facts"], facts, path)
-            threads = known["threads"]
+            settings = {name: known[name] for name in settings}
         else:
-            text = json.dumps({"schema": SCHEMA, "facts": facts, "threads": threads}, indent=1)
+            text = json.dumps({"schema": SCHEMA, "facts": facts, **settings}, indent=1)
             with writing(path), replacing(path / MANIFEST) as temporary:
                 temporary.write_text(text, encoding="utf-8")
-        shelf = Shelf(path, _limits(facts))
-        shelf.tidy()
-        yield shelf, threads
+        yield settings
 
 
 def _limits(facts: Facts) -> Limits:
@@ -198,6 +209,11 @@ class Store(Ranking):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.facts = read_manifest(self.path)["facts"]
+        if self.facts.get("kind") is not None:
+            raise ResultFileError(
+                f"a store of {self.facts['kind']}", where=os.fspath(self.path), expected="a store of nrm.relmax",
+                hint="nrm.heatmaps(..., store=...) gives its maps again, nrm.load reads one file",
+            )  # fmt: skip
         self._shelf = Shelf(self.path, _limits(self.facts))
         self._folders = [self._shelf.folder(span) for span in self._shelf.spans()]
         self._parts = [read_facts(folder) for folder in self._folders]
