@@ -60,6 +60,30 @@ def test_by_classes(model: nn.Module, data: Any) -> None:
     assert s.classes(by="prediction") == sorted(set(nrm.measure(model, x).prediction.tolist()))
 
 
+@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.parametrize("weight", ["none", "logit", "softmax"])
+def test_weights_and_absolute_values(model: nn.Module, data: Any, weight: str, absolute: bool) -> None:
+    x, y = data
+    s = nrm.stream(model, batches(x, y, 5), {"a": A.channels}, target="label", weight=weight, absolute=absolute)
+    R = nrm.measure(model, x, target=y)
+    scale = {
+        "none": torch.ones(len(x)), "logit": R.value, "softmax": model(x).softmax(1)[torch.arange(len(x)), y].detach(),
+    }[weight]  # fmt: skip
+    table = R(A.channels).double() * scale[:, None]
+    table = table.abs() if absolute else table
+    torch.testing.assert_close(s.mean()["a"], table.mean(0), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(s.variance()["a"], table.var(0), rtol=1e-3, atol=1e-8)
+    torch.testing.assert_close(
+        s.mean(by="label")["a"], torch.stack([table[y == c].mean(0) for c in range(3)]), rtol=1e-4, atol=1e-7
+    )
+
+
+def test_global_importance_of_a_linear_model_is_known() -> None:
+    model, x = nn.Linear(3, 1).double(), torch.randn(40, 3, dtype=torch.float64)
+    s = nrm.stream(model, x.split(7), {"x": nrm.input}, weight="logit", absolute=True, rules="lrp-0", bias="input")
+    torch.testing.assert_close(s.mean()["x"], (x * model.weight).abs().mean(0).detach())
+
+
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=30), st.integers(1, 29), st.floats(-1e8, 1e8))
 def test_moments_merge_without_loss(values: list[float], cut: int, far: float) -> None:
     whole = torch.tensor(values, dtype=torch.float64) + far
@@ -90,6 +114,10 @@ def test_memory_does_not_grow_with_the_samples(model: nn.Module) -> None:
 
 def test_bad_requests(model: nn.Module, data: Any) -> None:
     x, y = data
+    with pytest.raises(nrm.QuestionError, match="unknown weight"):
+        nrm.stream(model, [], {"a": A.channels}, weight="logits")
+    with pytest.raises(nrm.QuestionError, match="absolute"):
+        nrm.stream(model, [], {"a": A.channels}, absolute="yes")
     with pytest.raises(nrm.QuestionError, match="questions have names"):
         nrm.stream(model, [x], (A.channels, B.channels))
     with pytest.raises(nrm.QuestionError, match="not a question"):

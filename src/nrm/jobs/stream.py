@@ -16,14 +16,15 @@ from nrm.jobs.samples import read_batch
 from nrm.measure import Measure, measure
 from nrm.measure.classes import Classes, dataset_names, is_label, match_classes, named_target
 from nrm.measure.memory import memory_bound
-from nrm.measure.scores import read_options
+from nrm.measure.peaks import scaled
+from nrm.measure.scores import read_options, read_weight, weights
 from nrm.questions.plan import size_text
 
 SOURCES = ("label", "target", "prediction")
 
 
 def stream(
-    model: nn.Module, loader: Any, questions: Any, *, target: Any = None,
+    model: nn.Module, loader: Any, questions: Any, *, target: Any = None, weight: str = "none", absolute: bool = False,
     class_names: Any = None, progress: bool | None = None, **options: Any,
 ) -> Stream:  # fmt: skip
     """Statistics of questions over all batches of a loader, in memory that does not grow with their number.
@@ -33,6 +34,11 @@ def stream(
     ``target`` is that of :func:`nrm.measure`, or ``"label"`` for the loader's labels. If the loader's data set names
     its classes, they are matched with the outputs by name as in :func:`nrm.relmax`, which explains ``class_names``.
     Nothing is computed until the first statistic is asked for; one pass over the loader then gives them all.
+
+    A relevance is a share of its sample's output. ``weight`` says what it is multiplied with: nothing (``"none"``), the
+    explained output (``"logit"``: the answer in units of the output), or its softmax probability (``"softmax"``).
+    ``absolute`` takes absolute values, so that what is for in some samples and against in others does not cancel:
+    ``stream(..., weight="logit", absolute=True).mean()`` of the input is the global importance of features.
 
     >>> import nrm
     >>> _ = torch.manual_seed(0)
@@ -49,13 +55,15 @@ def stream(
         )  # fmt: skip
     if not isinstance(loader, Iterable):
         raise QuestionError("not a loader", got=type(loader).__name__, expected="an iterable of batches")
+    if not isinstance(absolute, bool):
+        raise QuestionError("absolute is yes or no", got=f"absolute={absolute!r}", expected="True or False")
     read_options(options)
     read = {str(name): Question.read(given) for name, given in questions.items()}
     target = named_target(target, options.get("labels"), own=True)
     names = dataset_names(loader) if is_label(target) else None
     if names is not None:
         target = Classes(names, match_classes(names, options.get("labels"), class_names))
-    return Stream(model, loader, read, target, progress, options)
+    return Stream(model, loader, read, target, progress, options, (read_weight(weight), absolute))
 
 
 class Stream:
@@ -68,8 +76,9 @@ class Stream:
 
     def __init__(
         self, model: nn.Module, loader: Iterable[Any], questions: dict[str, Question], target: Any,
-        progress: bool | None, options: dict[str, Any],
+        progress: bool | None, options: dict[str, Any], counted: tuple[str, bool],
     ) -> None:  # fmt: skip
+        self._weight, self._absolute = counted
         self._model, self._loader, self._questions = model, loader, questions
         self._target, self._progress, self._options = target, progress, options
         self._bound = memory_bound(options.get("memory", "auto"))
@@ -155,10 +164,18 @@ class Stream:
         with measure(self._model, inputs, target=target, progress=False, **self._options) as R:
             classes = list(_classes(R, by, labels, first))
             for name, question in self._questions.items():
-                table = R(*question.parts)
+                table = self._answer(R, question)
                 _guard(kept[name].nbytes(table, classes), self._bound)
                 kept[name].add(table, classes)
             return len(R)
+
+    def _answer(self, R: Measure, question: Question) -> Tensor:
+        """A batch's answer as it is counted: weighed, and without its sign if that is wished."""
+        if self._weight == "logit":
+            table = R.in_units(*question.parts)  # which outputs close to 0 have too
+        else:
+            table = scaled(R(*question.parts), weights(R, self._weight))
+        return table.abs() if self._absolute else table
 
 
 def _guard(nbytes: int, bound: int) -> None:
