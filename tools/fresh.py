@@ -76,7 +76,8 @@ print("timm", version("timm"))  # its models need torchvision to fit this build 
 found = nrm.relmax(model, x, a.channels, k=1, store="store", progress=False)
 assert nrm.open_store("store").sql("select count(*) from samples").fetchone() == (2,)
 """,
-    "table": 'assert {"sample", "relevance"} <= set(R.flows(a.channels, k=2).to_pandas().columns)',
+    "table": 'assert {"sample", "relevance"} <= set(R.flows(a.channels, k=2).to_pandas().columns)\n'
+    "assert 'relevance' in R.table(a.channels).to_xarray()",
     "ray": """
 if __name__ == "__main__":
     found = nrm.relmax(model, x, a.channels, k=1, engine="ray", workers=1, progress=False)

@@ -13,7 +13,6 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -25,16 +24,16 @@ from safetensors.torch import save_file
 
 from nrm._version import __version__
 from nrm.errors import NrmError, QuestionError, ResultFileError
+from nrm.tables import SAMPLE, Results, brief
 
 SCHEMA = 1
 ENTRY = "nrm"
-SAMPLE = "sample"
 START = 9  # bytes that tell what a file is
 HALF = ".nrm-*.tmp"  # the names of files that are being written
 
 Values: TypeAlias = torch.Tensor | npt.NDArray[Any]
-Named: TypeAlias = Values | tuple[Values, Iterable[object]]
-"""A tensor, or a pair of a tensor and what its axes are."""
+Named: TypeAlias = Values | tuple[Values, Iterable[object]] | Results
+"""A tensor, a pair of a tensor and what its axes are, or a table with a single tensor."""
 
 DTYPES = frozenset(
     {
@@ -61,49 +60,6 @@ class Described(Protocol):
     def __len__(self) -> int: ...
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Results(Mapping[str, torch.Tensor]):
-    """Tensors read from a file, by name, with what they are.
-
-    ``axes[name]`` has one text per axis of the tensor, ``measure`` the facts of the measure they came from (or None),
-    ``versions`` the versions of nrm and torch that wrote the file.
-    """
-
-    tensors: Mapping[str, torch.Tensor]
-    axes: Mapping[str, tuple[str, ...]]
-    measure: dict[str, Any] | None
-    versions: Mapping[str, str]
-    schema: int
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self.tensors[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __repr__(self) -> str:
-        written = ", ".join(f"{name} {number}" for name, number in self.versions.items())
-        lines = [f"Results (schema {self.schema}; {written})"]
-        width = max(map(len, self.tensors), default=0)
-        for name, tensor in self.tensors.items():
-            axes = " x ".join(f"{size} {axis}" for size, axis in zip(tensor.shape, self.axes[name], strict=True))
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            lines.append(f"  {name:<{width}}  {dtype}  {axes or 'one number'}")
-        if self.measure is not None:
-            facts = ", ".join(f"{key} {_brief(fact)}" for key, fact in self.measure.items())
-            lines.append(f"  measure: {facts}")
-        return "\n".join(lines)
-
-
 def save(
     path: str | os.PathLike[str], *, measure: Described | Mapping[str, Any] | None = None, **tensors: Named
 ) -> None:
@@ -113,7 +69,8 @@ def save(
         path: the file. It is replaced as a whole or not at all: the data is written under another name in the same
             folder, flushed to the disk and renamed.
         measure: the measure the tensors came from (or the ``measure`` of loaded results).
-        tensors: by name, each a tensor or array, or a pair ``(tensor, axes)`` with one text per axis. Layers and
+        tensors: by name, each a tensor or array, or a pair ``(tensor, axes)`` with one text per axis, or what
+            ``R.table(...)`` gave, whose labels are kept as well. Layers and
             partitions can stand for themselves: ``pairs=(T, (a.channels, b.channels))``. With ``measure``, such axes
             may leave out the leading sample axis, and a single one may cover all the others; elsewhere, repeat one
             that covers several, as positions cover rows and columns.
@@ -131,8 +88,13 @@ def save(
             raise QuestionError("nothing to save", expected="a tensor by name", hint="nrm.save(path, relevance=R(x))")
         data: dict[str, torch.Tensor] = {}
         axes: dict[str, list[str]] = {}
+        places: dict[str, dict[str, Any]] = {"labels": {}, "numbers": {}}
         for name in sorted(tensors):
-            data[name], known = _read_named(name, tensors[name], measure)
+            given = tensors[name]
+            if isinstance(given, Results):
+                _read_places(name, given, places)
+                given = _read_table(name, given)
+            data[name], known = _read_named(name, given, measure)
             if known is not None:
                 axes[name] = known
         facts = {
@@ -140,6 +102,7 @@ def save(
             "versions": {"nrm": __version__, "torch": str(torch.__version__)},
             "axes": axes,
             "measure": _read_measure(measure),
+            **{key: found for key, found in places.items() if found},
         }
         # One entry only: safetensors keeps entries in no fixed order.
         header = {ENTRY: json.dumps(facts, sort_keys=True, allow_nan=False, separators=(",", ":"))}
@@ -174,9 +137,9 @@ def load(path: str | os.PathLike[str]) -> Results:
                 tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
         except SafetensorError as error:
             raise _explain(start, size, error) from error
-        return Results(
-            tensors, _read_axes(facts["axes"], tensors), facts["measure"], facts["versions"], facts["schema"]
-        )
+        axes = _read_axes(facts["axes"], tensors)
+        labels, numbers = (_read_known(facts.get(key, {}), key, axes) for key in ("labels", "numbers"))
+        return Results(tensors, axes, facts["measure"], facts["versions"], facts["schema"], labels, numbers)
     except NrmError as error:
         error.at(f"nrm.load({os.fspath(path)!r})")
         raise
@@ -251,6 +214,29 @@ def _read_named(
     tensor = _read_tensor(name, given[0])
     batch = len(measure) if isinstance(measure, Described) and not isinstance(measure, Mapping) else None
     return tensor, _read_names(name, tuple(tensor.shape), given[1], batch)
+
+
+def _read_table(name: str, table: Results) -> tuple[Values, Iterable[object]]:
+    """The only tensor of a table, with its axes."""
+    if len(table) != 1:
+        raise QuestionError(
+            f"{name} has several tensors", got=", ".join(table) or "none", expected="a table with one tensor",
+            hint="nrm.save(path, **{name: (table[name], table.axes[name]) for name in table})",
+        )  # fmt: skip
+    ((own, tensor),) = table.items()
+    return tensor, table.axes[own]
+
+
+def _read_places(name: str, table: Results, places: dict[str, dict[str, Any]]) -> None:
+    """The labels and numbers of a table's axes, added to those of other tables."""
+    for key, found in (("labels", table.labels), ("numbers", table.numbers)):
+        for axis, values in found.items():
+            plain = _plain(values, f"{name}.{key}")
+            if places[key].setdefault(axis, plain) != plain:
+                raise QuestionError(
+                    f"the axis {axis!r} has other {key} in another table", where=name, got=brief(str(values)),
+                    expected=brief(str(places[key][axis])), hint="save them to files of their own",
+                )  # fmt: skip
 
 
 def _read_names(name: str, shape: tuple[int, ...], axes: Iterable[object], batch: int | None) -> list[str]:
@@ -337,7 +323,7 @@ def _plain(value: object, place: str) -> object:
         return {key: _plain(item, f"{place}[{key!r}]") for key, item in value.items()}
     raise QuestionError(
         f"{place} cannot be written to a header",
-        got=f"{type(value).__name__}: {_brief(repr(value))}",
+        got=f"{type(value).__name__}: {brief(repr(value))}",
         expected="texts, finite numbers, booleans, None, lists, and dictionaries by text",
     )
 
@@ -364,39 +350,55 @@ def _read_header(entries: Mapping[str, str]) -> dict[str, Any]:
     try:
         facts = json.loads(entries[ENTRY], parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise _damaged(f"no JSON: {_brief(str(error))}") from error
+        raise _damaged(f"no JSON: {brief(str(error))}") from error
     if not isinstance(facts, dict):
         raise _damaged(f"a JSON {type(facts).__name__}")
     schema = facts.get("schema")
     if type(schema) is not int:
-        raise _damaged(f"schema {_brief(repr(schema))}")
+        raise _damaged(f"schema {brief(repr(schema))}")
     if schema != SCHEMA:
         versions = facts.get("versions")
         writer = versions.get("nrm") if isinstance(versions, dict) else None
         raise ResultFileError(
             "a result file of another schema version",
-            got=f"schema {schema}, written by nrm {_brief(str(writer))}",
+            got=f"schema {schema}, written by nrm {brief(str(writer))}",
             expected=f"schema {SCHEMA}",
             hint="install a newer nrm" if schema > SCHEMA else "write the file again with this version",
         )
     for key, kinds in (("versions", dict), ("axes", dict), ("measure", (dict, type(None)))):
         if not isinstance(facts.get(key, ...), kinds):
-            raise _damaged(f"{key} {_brief(repr(facts.get(key)))}")
+            raise _damaged(f"{key} {brief(repr(facts.get(key)))}")
     if not all(isinstance(number, str) for number in facts["versions"].values()):
-        raise _damaged(f"versions {_brief(repr(facts['versions']))}")
+        raise _damaged(f"versions {brief(repr(facts['versions']))}")
     return facts
 
 
 def _read_axes(known: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, ...]]:
     for name, axes in known.items():
         if name not in tensors:
-            raise _damaged(f"axes for {_brief(repr(name))}, which is not in the file")
+            raise _damaged(f"axes for {brief(repr(name))}, which is not in the file")
         fits = isinstance(axes, list) and len(axes) == tensors[name].ndim and all(isinstance(a, str) for a in axes)
         if not fits:
-            raise _damaged(f"axes {_brief(repr(axes))} for shape {tuple(tensors[name].shape)}")
+            raise _damaged(f"axes {brief(repr(axes))} for shape {tuple(tensors[name].shape)}")
     return {
         name: tuple(known.get(name) or (f"axis {i}" for i in range(tensor.ndim))) for name, tensor in tensors.items()
     }
+
+
+def _read_known(known: Any, key: str, axes: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """The labels or numbers of axes, by the text of the axis."""
+    texts = {text for named in axes.values() for text in named}
+    kind = int if key == "numbers" else str
+    if not isinstance(known, dict) or not set(known) <= texts:
+        raise _damaged(f"{key} {brief(repr(known))}")
+    found: dict[str, Any] = {}
+    for axis, values in known.items():
+        nested = isinstance(values, list) and bool(values) and all(isinstance(v, list) for v in values)
+        rows = values if nested and key == "labels" else [values]
+        if not all(isinstance(row, list) and all(type(v) is kind for v in row) for row in rows):
+            raise _damaged(f"{key} of {brief(axis)}: {brief(repr(values))}")
+        found[axis] = tuple(map(tuple, rows)) if nested else tuple(rows[0])
+    return found
 
 
 def _explain(start: bytes, size: int, error: SafetensorError) -> ResultFileError:
@@ -412,7 +414,7 @@ def _explain(start: bytes, size: int, error: SafetensorError) -> ResultFileError
     cut = len(start) < START or start[8:] == b"{"
     return ResultFileError(
         "the result file is cut off or damaged" if cut else "not a safetensors file",
-        got=f"{size} bytes; {_brief(str(error))}",
+        got=f"{size} bytes; {brief(str(error))}",
         expected="a file that nrm.save wrote",
         hint="copy or write the file again" if cut else None,
     )
@@ -429,15 +431,3 @@ def _damaged(got: str) -> ResultFileError:
 
 def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is no JSON number")
-
-
-def _brief(fact: object) -> str:
-    """A fact in a few letters.
-
-    >>> _brief("epsilon-plus-flat"), _brief([1, 2, 3]), _brief({"a": 1})
-    ('epsilon-plus-flat', '(3)', '(1)')
-    """
-    if isinstance(fact, list | dict):
-        return f"({len(fact)})"
-    text = str(fact)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -116,8 +116,39 @@ def test_flows_are_those_of_the_measure(folder: Path, run: Run) -> None:
     flows = R.flows(R["1"].channels, R["4"].channel(2), k=3)[0]
     assert [flow["relevance"] for flow in result["flows"]] == pytest.approx([flow.relevance for flow in flows])
     assert [flow["sets"] for flow in result["flows"]] == [[str(one) for one in flow] for flow in flows]
+    assert all(flow["labels"] == [None, None] for flow in result["flows"])
     assert result["certified"]
     assert "of sample" not in run(*command[:-1]).out
+
+
+def test_flows_say_the_labels_of_outputs(folder: Path, run: Run) -> None:
+    (folder / "names.txt").write_text("ant\nbee\ncat\n")
+    command = (
+        "flows",
+        WHOLE,
+        "one.png",
+        "-l",
+        "1",
+        "-l",
+        "output",
+        "-k",
+        "2",
+        "--labels",
+        "names.txt",
+        "--target",
+        "bee",
+    )
+    (result,) = run(*command, "--json").data["results"]
+    assert all(flow["labels"] == [None, "bee"] for flow in result["flows"])
+    assert "output.channel(1) 'bee'" in run(*command).out
+
+
+def test_layers_are_searched_and_shown_as_blocks(folder: Path, run: Run) -> None:
+    names = [row["name"] for row in run("layers", WHOLE, "one.png", "--json").data["layers"]]
+    found = run("layers", WHOLE, "one.png", "--find", "1", "--json").data["layers"]
+    assert [row["name"] for row in found] == [name for name in names if "1" in name]
+    blocks = run("layers", WHOLE, "one.png", "--blocks", "--json").data["layers"]
+    assert 0 < len(blocks) <= len(names)
 
 
 def test_queries_are_those_of_the_measure(folder: Path, run: Run) -> None:

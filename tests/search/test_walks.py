@@ -285,7 +285,7 @@ def test_text_and_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert text.startswith("walks of sample 0\n  1  ")
     assert "output[0] <- " in text
     assert repr(found) == text
-    assert "<pre>walks of sample 0" in found._repr_html_()
+    assert "<caption>walks of samples 0, 1" in found._repr_html_()
     records = found.records()
     assert [r["rank"] for r in records] == [1, 2, 1, 2]
     assert set(records[0]) == {"sample", "rank", "relevance", "share", "multiplicity", "walk"}

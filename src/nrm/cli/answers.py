@@ -98,12 +98,13 @@ def decision(R: Measure) -> Data:
     return {"prediction": prediction, "target": target, "name": name, "value": float(R.value[0])}
 
 
-def layers_of(R: Measure) -> list[Data]:
-    """The layers of a network in the order of the forward pass."""
+def layers_of(R: Measure, pattern: str | None = None, blocks: bool = False) -> list[Data]:
+    """The layers of a network in the order of the forward pass: those that match a pattern, or its largest parts."""
+    found = R.layers if pattern is None else R.layers.find(pattern)
     return [
         {"name": r.name, "shape": list(r.shape), "channel_axis": r.channel, "kind": r.kind, "cut": r.is_cut,
-         "bypassed": r.bypassed, "mass": sum(r.mass)}
-        for r in R.layers
+         "bypassed": r.bypassed, "inside": r.inside, "mass": sum(r.mass)}
+        for r in (found.blocks if blocks else found)
     ]  # fmt: skip
 
 
@@ -116,9 +117,10 @@ def flows_of(R: Measure, parts: Sequence[Any], k: int, sign: str, effort: float)
     """The strongest combinations of blocks."""
     found = R.flows(*parts, k=k, sign=sign, effort=effort)
     listed = [
-        {"sets": [str(one) for one in flow], "relevance": flow.relevance, "certified": flow.certified}
+        {"sets": [str(one) for one in flow], "labels": list(flow.labels) or [None] * len(flow.sets),
+         "relevance": flow.relevance, "certified": flow.certified}
         for flow in found[0]
-    ]
+    ]  # fmt: skip
     return {"decision": decision(R), "flows": listed, "certified": found.certified[0], "gap": found.gap[0]}
 
 

@@ -104,6 +104,8 @@ def layers(
     model: ModelName,
     given: Annotated[list[str] | None, typer.Argument(metavar="[INPUT]", help="An input, for the masses.")] = None,
     shape: Annotated[str | None, typer.Option(help="Shape of a made-up input where none is given: 3,224,224.")] = None,
+    find: Annotated[str | None, typer.Option(help="Only names with this text in them, or that match * and ?.")] = None,
+    blocks: Annotated[bool, typer.Option("--blocks", help="The largest parts only, in a dozen rows or so.")] = False,
     *,
     options: ModelOptions,
     settings: MeasureOptions,
@@ -123,7 +125,7 @@ def layers(
             made, source = example_input(loaded, None if shape is None else read_shape(shape))
             sample = Sample(made)
         R = open_measure(loaded, sample, settings.arguments(loaded), steps)
-        found = layers_of(R)
+        found = layers_of(R, find, blocks)
     if not given:
         terminal.note(f"shapes are those for {source}; an INPUT or --shape gives others, and an INPUT masses")
         found = [{**row, "mass": None} for row in found]
@@ -132,7 +134,8 @@ def layers(
         axis = "" if row["channel_axis"] is None else f"axis {row['channel_axis']}"
         size = "x".join(map(str, row["shape"])) or "1"
         mass = "" if row["mass"] is None else percent(row["mass"])
-        rows.append((row["name"], size, axis, row["kind"], "yes" if row["cut"] else "", mass))
+        kind = f"{row['kind']} of {row['inside']}" if row["inside"] else row["kind"]
+        rows.append((row["name"], size, axis, kind, "yes" if row["cut"] else "", mass))
     terminal.table(heads[: 6 if given else 5], [row[: 6 if given else 5] for row in rows], right=(5,))
     terminal.finish("layers", model=loaded.describe(), input=source, layers=found)
     return 0
@@ -188,7 +191,7 @@ def flows(
         )
 
     def show(result: Mapping[str, Any]) -> None:
-        rows = [(i + 1, percent(f["relevance"]), " & ".join(f["sets"])) for i, f in enumerate(result["flows"])]
+        rows = [(i + 1, percent(f["relevance"]), _named(f)) for i, f in enumerate(result["flows"])]
         terminal.table(["", "share", "flow"], rows, right=(0, 1))
         if not result["certified"]:
             gap = result["gap"]
@@ -198,6 +201,12 @@ def flows(
     code = show_results(terminal, results, show)
     terminal.finish("flows", model=loaded.describe(), layers=layer, results=results)
     return code
+
+
+def _named(flow: Mapping[str, Any]) -> str:
+    """The sets of a flow with their labels."""
+    pairs = zip(flow["sets"], flow["labels"], strict=True)
+    return " & ".join(text if label is None else f"{text} {label!r}" for text, label in pairs)
 
 
 def query(

@@ -38,6 +38,10 @@ class LRP:
         self.model = self.forward_func = model
         self.options = read_options({"rules": rules, **options})
 
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"{type(self).__name__}({type(self.model).__name__}{options})"
+
     def attribute(
         self, inputs: Tensor | tuple[Tensor, ...], target: Any = None, additional_forward_args: Any = None,
         return_convergence_delta: bool = False, verbose: bool = False,

@@ -56,6 +56,10 @@ class CondAttribution:
         self.model = model
         self.options = read_options(options)
 
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"{type(self).__name__}({type(self.model).__name__}{options})"
+
     def __call__(
         self, data: Tensor, conditions: Sequence[Condition], composite: Any = None, record_layer: Sequence[str] = (), *,
         batch_size: int = 16,

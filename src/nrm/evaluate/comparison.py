@@ -20,6 +20,7 @@ from nrm.measure.question import Argument
 from nrm.questions.frame import Blocks
 from nrm.questions.stops import axes_of, stops_for
 from nrm.questions.values import Layer, Partition
+from nrm.tables import SAMPLE, Results, Tabled, html_table
 
 SHARE = 0.05
 """Of tables that are not kept, SC_k is known up to this share of all combinations."""
@@ -27,7 +28,7 @@ WHOLE = 2**20
 """Tables of up to so many combinations are ranked as a whole."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Agreement:
     """How well one method's scores agree with the joint contributions, for every sample.
 
@@ -38,9 +39,13 @@ class Agreement:
     sc: Tensor
     area: Tensor | None
 
+    def __repr__(self) -> str:
+        area = "" if self.area is None else f", mean of SC_k {float(self.area.mean()):.4g}"
+        return f"agreement in {len(self.pearson)} samples: pearson {float(self.pearson.mean()):.4f}{area}"
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Tabled):
     """Methods judged by joint contribution: ``comparison["nrm"].pearson``. ``k`` are those of all SC_k.
 
     ``value`` is the explained output of every sample; where it is not positive, relevance argues for a negative value.
@@ -54,10 +59,34 @@ class Comparison:
     def __getitem__(self, method: str) -> Agreement:
         return self.methods[method]
 
-    def __repr__(self) -> str:
-        head = f"{self.combinations} combinations, {len(self.value)} samples"
+    def table(self) -> Results:
+        """``"pearson"`` and ``"area"`` by method and sample, ``"sc"`` by method, sample and k."""
+        found = list(self.methods.values())
+        tensors = {"pearson": torch.stack([one.pearson for one in found])}
+        areas = [one.area for one in found if one.area is not None]
+        if len(areas) == len(found):
+            tensors["area"] = torch.stack(areas)
+        axes: dict[str, tuple[str, ...]] = dict.fromkeys(tensors, ("method", SAMPLE))
+        if len(self.k):
+            tensors["sc"], axes["sc"] = torch.stack([one.sc for one in found]), ("method", SAMPLE, "k")
+        labels, numbers = {"method": tuple(self.methods)}, {"k": tuple(self.k.tolist())}
+        return Results(tensors, axes, labels=labels, numbers=numbers)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, f"{float(a.pearson.mean()):.4f}", f"{float(a.pearson.min()):.4f}",
+             "" if a.area is None else f"{float(a.area.mean()):.4g}")
+            for name, a in self.methods.items()
+        ]  # fmt: skip
+        return html_table(self._head(), ("method", "mean pearson", "lowest", "mean of SC_k"), rows)
+
+    def _head(self) -> str:
         negative = int((self.value <= 0).sum())
-        head += f", {negative} of them with an explained output <= 0" if negative else ""
+        head = f"{self.combinations} combinations, {len(self.value)} samples"
+        return head + (f", {negative} of them with an explained output <= 0" if negative else "")
+
+    def __repr__(self) -> str:
+        head = self._head()
         lines = [f"  {name:<12} pearson {float(a.pearson.mean()):.4f}" for name, a in self.methods.items()]
         return "\n".join([head, *lines])
 

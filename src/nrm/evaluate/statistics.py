@@ -54,6 +54,9 @@ class Correlation:
         self._mean: Tensor | None = None
         self._moments: Tensor | None = None
 
+    def __repr__(self) -> str:
+        return f"the correlation of contributions and scores of {self.count} combinations so far"
+
     def update(self, C: Tensor, S: Tensor) -> None:
         """Takes in some of the table, ``(batch, ...)``; parts may come in any order."""
         rows = _rows(C, S)
@@ -99,6 +102,9 @@ class TopSums:
         self._scores: list[Tensor] = []
         self._sums: list[Tensor] = []
         self._equals: list[tuple[float, int, float]] = []
+
+    def __repr__(self) -> str:
+        return f"SC_k for k up to {self.keep}, of {self.count} combinations so far"
 
     def update(self, C: Tensor, S: Tensor) -> None:
         """Takes in some of the table, ``(batch, ...)``; parts may come in any order."""

@@ -43,6 +43,10 @@ class Crops:
         self._blocks = blocks if model is not None else ()
         self._fields: dict[tuple[int, ...], tuple[Fields, tuple[int, ...]]] = {}
 
+    def __repr__(self) -> str:
+        about = ", ".join(map(str, self._blocks)) or "whole images"
+        return f"crops of {len(self._dataset)} samples: {about}"
+
     def of(self, hit: Hit) -> Tensor:
         """The crop of one hit as ``(channels, height, width)`` of bytes, the range of its image stretched."""
         image = self.image(hit.sample)

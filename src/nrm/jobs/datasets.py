@@ -62,6 +62,10 @@ class Images:
         self.classes = sorted({name.rpartition("/")[0] for name in self.files} - {""})
         self.folder, self.transform = folder, transform
 
+    def __repr__(self) -> str:
+        classes = f" in {len(self.classes)} classes" if self.classes else ""
+        return f"{len(self.files)} images{classes} below {os.fspath(self.folder)!r}"
+
     def __len__(self) -> int:
         return len(self.files)
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nrm.tables import Records
+
 
 @dataclass(frozen=True)
 class Hit:
@@ -23,7 +25,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Hits(Sequence[Hit]):
+class Hits(Records, Sequence[Hit]):
     """The best samples of a block, best first.
 
     ``complete`` says that no other sample can belong there; ``note`` says why some may be missing, and what to do.
@@ -51,6 +53,20 @@ class Hits(Sequence[Hit]):
         """Their scores."""
         return [hit.score for hit in self.hits]
 
+    def records(self) -> list[dict[str, Any]]:
+        """Every sample with its rank, its score, the neuron where the block peaks, its label and its target."""
+        return [
+            {"rank": rank, "sample": hit.sample, "score": hit.score, "place": hit.place, "label": hit.label,
+             "target": hit.target}
+            for rank, hit in enumerate(self.hits, 1)
+        ]  # fmt: skip
+
+    def _keys(self) -> Sequence[str]:
+        return ("rank",)
+
+    def _title(self) -> str:
+        return f"the best samples for {self.block} by {self.by}" + (f"; {self.note}" if self.note else "")
+
     def __str__(self) -> str:
         rows = [f"  {rank:>3}  sample {hit.sample}  {hit.score:.4g}" + _where(hit)
                 for rank, hit in enumerate(self.hits, 1)]  # fmt: skip
@@ -62,7 +78,7 @@ class Hits(Sequence[Hit]):
 
 
 @dataclass(frozen=True)
-class Blocks(Sequence[tuple[tuple[int, ...], float]]):
+class Blocks(Records, Sequence[tuple[tuple[int, ...], float]]):
     """The blocks with the largest mean share, largest first: each is its index, and its mean.
 
     ``bounds`` are intervals that hold the true means, of no width where nothing was pruned. No other block has a mean
@@ -83,6 +99,21 @@ class Blocks(Sequence[tuple[tuple[int, ...], float]]):
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every block with its rank, its mean share, and the interval that holds it."""
+        return [
+            {"rank": rank, "block": index if len(index) > 1 else index[0] if index else None, "mean": mean, "low": low,
+             "high": high}
+            for rank, (index, mean, (low, high)) in enumerate(
+                zip(self.indices, self.means, self.bounds, strict=True), 1)
+        ]  # fmt: skip
+
+    def _keys(self) -> Sequence[str]:
+        return ("rank",)
+
+    def _title(self) -> str:
+        return "the blocks with the largest mean shares" + (f"; {self.note}" if self.note else "")
 
     def __str__(self) -> str:
         rows = []

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from nrm.errors import QuestionError
+from nrm.extras import extra
 from nrm.jobs.hits import Blocks, Hit, Hits
 from nrm.jobs.job import Facts
 from nrm.jobs.leading import Sums, leaders
@@ -21,6 +22,7 @@ from nrm.jobs.tally import RANKS, Tally, class_of
 from nrm.jobs.top import Top, crowded
 from nrm.questions import Layer, Partition, Set
 from nrm.search.found import read_count
+from nrm.tables import Results, html_table, unique
 
 
 class Ranking(ABC):
@@ -31,6 +33,10 @@ class Ranking(ABC):
     @abstractmethod
     def _top(self, question: int, by: str, block: int) -> Top:
         """The rows of one block."""
+
+    @abstractmethod
+    def _rows(self, question: int, by: str) -> Top:
+        """The rows of all blocks of a question."""
 
     @abstractmethod
     def _cut(self, question: int, by: str) -> float:
@@ -96,6 +102,53 @@ class Ranking(ABC):
             f"question {kept}.\n"
             f"A scan for this one is exact: nrm.relmax(model, dataset, ({scan}), ...)"
         )
+
+    def to_pandas(self, *question: Any, by: str = "relevance") -> Any:
+        """A pandas table of the best samples of every block of a question, a row for each block and rank.
+
+        Where a list may go on, because rows were pruned, :meth:`top` of the block says so.
+        """
+        with extra("table", "to_pandas()"):
+            import pandas
+        number = self._number(question)
+        if by not in RANKS:
+            raise QuestionError("unknown ranking", got=f"by={by!r}", expected=" or ".join(map(repr, RANKS)))
+        rows = self._rows(number, by)
+        places = np.unravel_index(rows.block, self.facts["questions"][number]["shape"] or (1,))
+        columns: dict[str, Any] = dict(zip(self._axes(number), places, strict=False))
+        columns["rank"] = np.arange(len(rows)) - np.searchsorted(rows.block, rows.block) + 1
+        lines = self._lines(rows.sample.tolist()) if len(rows) else {}
+        known = [lines.get(sample, (None, None)) for sample in rows.sample.tolist()]
+        columns |= {"sample": rows.sample, "score": rows.score}
+        columns["place"] = [self._place(number, place) for place in rows.place.tolist()]
+        columns |= {"label": [label for label, _ in known], "target": [target for _, target in known]}
+        return pandas.DataFrame(columns)
+
+    def to_xarray(self, *question: Any, by: str = "relevance") -> Any:
+        """An xarray data set of the best samples of every block of a question, by block and rank."""
+        with extra("table", "to_xarray()"):
+            import xarray  # noqa: F401
+        frame = self.to_pandas(*question, by=by)
+        return frame.set_index([*self._axes(self._number(question)), "rank"]).to_xarray()
+
+    def table(self, *question: Any, target: int | None = None) -> Results:
+        """The :meth:`statistics` of a question with the names of its axes."""
+        number = self._number(question)
+        found = self.statistics(*question, target=target)
+        tensors = {name: table for name, table in found.items() if isinstance(table, Tensor)}
+        return Results(tensors, dict.fromkeys(tensors, tuple(self._axes(number))))
+
+    def _axes(self, question: int) -> list[str]:
+        """The axes of a question's blocks by name."""
+        parts = self.facts["questions"][question]["parts"]
+        return unique([part["text"] for part in parts for _ in part["shape"]])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (facts["text"], "x".join(map(str, facts["shape"])) or "1", str(self.facts["k"]))
+            for facts in self.facts["questions"]
+        ]
+        return html_table(f"the best of {self.count} samples", ("question", "blocks", "kept of each"), rows)
 
     def statistics(self, *question: Any, target: int | None = None) -> dict[str, Any]:
         """Statistics of a question's shares over samples, of all or of those with one target (or label).
@@ -258,6 +311,9 @@ class Found(Ranking):
     def _top(self, question: int, by: str, block: int) -> Top:
         whole = self.tally.tops.get((question, by))
         return Top.empty(1, 1) if whole is None else whole.of_block(block)
+
+    def _rows(self, question: int, by: str) -> Top:
+        return self.tally.tops.get((question, by)) or Top.empty(1, 1)
 
     def _cut(self, question: int, by: str) -> float:
         whole = self.tally.tops.get((question, by))

@@ -260,6 +260,15 @@ class Store(Ranking):
         ).fetchnumpy()
         return Top(self.facts["k"], self.facts["rows"], *(found[n] for n in ("block", "sample", "score", "place")))
 
+    def _rows(self, question: int, by: str) -> Top:
+        found = self.sql(
+            "select block, sample, score, place from (select *, row_number() over "
+            "(partition by block order by score desc, sample) as rank from top where question = ? and ranking = ?) "
+            "where rank <= ? order by block, score desc, sample",
+            [question, by, self.facts["k"]],
+        ).fetchnumpy()
+        return Top(self.facts["k"], self.facts["rows"], *(found[n] for n in ("block", "sample", "score", "place")))
+
     def _cut(self, question: int, by: str) -> float:
         return float(max(part["cuts"].get(f"{question} {by}", -math.inf) for part in self._parts))
 

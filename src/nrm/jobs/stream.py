@@ -15,10 +15,13 @@ from nrm.jobs.questions import Question, fingerprint
 from nrm.jobs.samples import read_batch
 from nrm.measure import Measure, measure
 from nrm.measure.classes import Classes, dataset_names, is_label, match_classes, named_target
+from nrm.measure.labels import Names, shared_names
 from nrm.measure.memory import memory_bound
 from nrm.measure.peaks import scaled
 from nrm.measure.scores import read_options, read_weight, weights
+from nrm.measure.table import Axis, make_results, question_axes
 from nrm.questions.plan import size_text
+from nrm.tables import Results, html_table
 
 SOURCES = ("label", "target", "prediction")
 
@@ -83,6 +86,8 @@ class Stream:
         self._target, self._progress, self._options = target, progress, options
         self._bound = memory_bound(options.get("memory", "auto"))
         self._passes: dict[str, dict[str, ByClass]] = {}
+        self._axes: dict[str, list[Axis]] = {}
+        self._names: Names = ()
 
     def mean(self, by: Any = None) -> dict[str, Tensor]:
         """The mean of every question's table."""
@@ -105,6 +110,51 @@ class Stream:
     def classes(self, by: Any) -> list[int]:
         """The classes that occur, in the order of the tables."""
         return list(self.count(by))
+
+    def table(self, question: str | None = None, *, by: Any = None) -> Results:
+        """The statistics of one question as a table: ``mean``, ``variance``, ``share positive`` and ``count``.
+
+        With ``by``, classes are the first axis. The question is named where there are several.
+        """
+        name = self._named(question)
+        found = {"mean": self.mean(by), "variance": self.variance(by), "share positive": self.share_positive(by)}
+        tensors = {key: tables[name] for key, tables in found.items()}
+        counts = self.count(by)
+        tensors["count"] = torch.tensor(list(counts.values()) if by is not None else counts)
+        matched = isinstance(by, str) and (by != "label" or _is_matched(self._target))
+        front = [] if by is None else [_class_axis(by, list(counts), self._names if matched else ())]
+        axes = [*front, *self._axes[name]]
+        return make_results(tensors, {key: front if key == "count" else axes for key in tensors})
+
+    def to_pandas(self, question: str | None = None, *, by: Any = None) -> Any:
+        """A pandas table of the statistics of one question, a row for every block (and class)."""
+        return self.table(question, by=by).to_pandas("mean")
+
+    def to_xarray(self, question: str | None = None, *, by: Any = None) -> Any:
+        """An xarray data set of the statistics of one question."""
+        return self.table(question, by=by).to_xarray()
+
+    def _named(self, question: str | None) -> str:
+        if question is None and len(self._questions) == 1:
+            return next(iter(self._questions))
+        if question not in self._questions:
+            raise QuestionError(
+                "which question?", got=repr(question), expected=", ".join(map(repr, self._questions)),
+                hint=f"s.table({next(iter(self._questions))!r})",
+            )  # fmt: skip
+        return question
+
+    def _lines(self) -> list[tuple[str, str]]:
+        counts = {key: next(iter(kept.values())).classes for key, kept in self._passes.items()}
+        seen = {sum(one.count for one in classes.values()) for classes in counts.values()}
+        read = f"{seen.pop()} samples read" if seen else "nothing read yet: the first statistic does it"
+        return [*((name, question.text) for name, question in self._questions.items()), ("", read)]
+
+    def __repr__(self) -> str:
+        return "\n".join(["statistics over a stream", *(f"  {name:<12} {text}" for name, text in self._lines())])
+
+    def _repr_html_(self) -> str:
+        return html_table("statistics over a stream", ("name", "question"), self._lines())
 
     def _each(self, by: Any, read: Callable[[Moments], Tensor]) -> dict[str, Tensor]:
         found = {}
@@ -163,6 +213,12 @@ class Stream:
         target = _read_target(self._target, labels)
         with measure(self._model, inputs, target=target, progress=False, **self._options) as R:
             classes = list(_classes(R, by, labels, first))
+            if not self._axes:
+                self._names = shared_names(R.labels).get("output", ())
+                self._axes = {
+                    name: question_axes(shared_names(R.labels), R._places, question.parts)
+                    for name, question in self._questions.items()
+                }
             for name, question in self._questions.items():
                 table = self._answer(R, question)
                 _guard(kept[name].nbytes(table, classes), self._bound)
@@ -176,6 +232,18 @@ class Stream:
         else:
             table = scaled(R(*question.parts), weights(R, self._weight))
         return table.abs() if self._absolute else table
+
+
+def _is_matched(target: Any) -> bool:
+    """Whether the labels of the loader are classes of the output, because they are what is explained."""
+    return isinstance(target, Classes) or is_label(target)
+
+
+def _class_axis(by: Any, classes: list[int], names: Names) -> Axis:
+    """The axis of classes, with the names of outputs where these are what classes are."""
+    known = bool(names) and 0 <= min(classes) <= max(classes) < len(names)
+    labels = tuple(str(names[label]) for label in classes) if known else None
+    return Axis(by if isinstance(by, str) else "class", len(classes), tuple(classes), labels)
 
 
 def _guard(nbytes: int, bound: int) -> None:

@@ -17,12 +17,13 @@ from tqdm.auto import tqdm
 from nrm.capture import Tape, plain_execution
 from nrm.errors import NrmWarning, PrecisionError, QuestionError
 from nrm.measure.events import needs_track, read_track
-from nrm.measure.labels import Names
+from nrm.measure.labels import Names, label_flows, label_walks
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
 from nrm.measure.question import Argument, asked_sample, read_question, refuse_free, sets_of
 from nrm.measure.show import outputs_text
 from nrm.measure.stacked import answer_stacked
+from nrm.measure.table import tabulate
 from nrm.measure.target import Target, excluded
 from nrm.questions.answer import Answerer, Progress
 from nrm.questions.formula import Formula
@@ -37,6 +38,7 @@ from nrm.questions.tracked import TrackedPlan, answer_tracked, plan_tracked
 from nrm.questions.values import Layer, Partition, Set, Stack
 from nrm.rules import Network
 from nrm.search import Flows, Found, Request, Side, Walk, find_flows, find_walks, ordered
+from nrm.tables import Results
 
 Listener = Callable[[int, int | None], None]
 """Is told how many parts of a long question are done, and of how many; stops the question by raising."""
@@ -67,6 +69,11 @@ class Asking(ABC):
     @property
     def _tape(self) -> Tape:
         return self._network.tape
+
+    @property
+    @abstractmethod
+    def labels(self) -> dict[str, Names]:
+        """Names for the channels and positions of layers."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -101,6 +108,28 @@ class Asking(ABC):
             self._be_loud()
             table = self._answer(asked)
             return self._mine(self._conditioned(table, conditions) if conditions else table)
+
+    def table(
+        self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None, **columns: Tensor
+    ) -> Results:
+        """The answer ``R(*arguments, given=...)`` as a table: with the names, numbers and labels of its axes.
+
+        ``columns`` are tensors of your own in the shape of that answer, by name (contributions, activations, additive
+        relevance); with them, only they are in the table. Of a question about sets alone a column may be what
+        ``R.dividends`` gives: an axis for every set. ``to_pandas()`` and ``to_xarray()`` hand the table over,
+        ``nrm.save(path, pairs=table)`` keeps it.
+
+        >>> import nrm
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> R = nrm.measure(model, torch.ones(1, 2), labels={"input": ["age", "bmi"]})
+        >>> R.table(R.input, R["1"].channels[[3, 5]]).axes["relevance"]
+        ('sample', 'input', '1.channels[[3, 5]]')
+        >>> R.table(R.input).labels
+        {'input': ('age', 'bmi')}
+        """
+        return tabulate(self, self._places, arguments, given, columns)
 
     def _over_steps(self, asked: Sequence[Argument], count: int, position: int) -> Tensor:
         """An axis of steps, as questions about single ones; ``count`` arguments, then conditions."""
@@ -257,10 +286,11 @@ class Asking(ABC):
             return one.flows(*arguments, k=k, given=given, sign=sign, method=method, effort=effort)
         side, whole = self._side(asked, conditions)
         with plain_execution():
-            return find_flows(
+            found = find_flows(
                 [side], asked, whole.tolist(), self._samples, request, memory=self._memory,
                 progress=self._progress(),
             )  # fmt: skip
+        return label_flows(found, self._places, self._labels)
 
     def _side(self, asked: Sequence[Argument], conditions: Sequence[Argument]) -> tuple[Side, Tensor]:
         """What a search for flows needs of this measure, and the relevance of the condition (1 without one)."""
@@ -338,10 +368,11 @@ class Asking(ABC):
         self._origin.check_fresh()
         with plain_execution():
             self._be_loud()
-            return find_walks(
+            found = find_walks(
                 self._network, self._kept.start, self._samples, k=k, sign=sign, to_input=to_input,
                 memory=self._memory, progress=self._progress(),
             )  # fmt: skip
+        return label_walks(found, self._places, self._labels)
 
 
 def _is_steps(argument: Any) -> TypeGuard[Partition]:

@@ -29,6 +29,7 @@ from nrm.measure.verdict import (
 from nrm.questions.frame import Frame
 from nrm.questions.sweep import Base, base_sweep
 from nrm.rules import Arrivals, Network
+from nrm.tables import SAMPLE, Results, Tabled
 
 SINK_WARN, SINK_RAISE = 1e-3, 0.1
 PRECISION_WARN, PRECISION_RAISE = 1e-4, 1e-2
@@ -38,7 +39,7 @@ CANCELLATION = 20.0
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Tabled):
     """What a check found; numbers are per sample. ``ok`` is the verdict per sample, ``verdict`` says it in words.
 
     ``mass`` is that of the input cut, ``cuts`` that of the cut through every layer. ``negative`` and ``zero`` are the
@@ -169,6 +170,25 @@ class Check:
             "moved": None if self.moved is None else list(self.moved), "ties": list(self.ties),
             "value": list(self.value), "notes": list(self.notes),
         }  # fmt: skip
+
+    def table(self) -> Results:
+        """The numbers of every sample (``"mass"``, ``"precision"`` and so on), and of every layer and sample.
+
+        ``"cut mass"`` is the mass of the cut through a layer, ``"variation"`` the total variation of a layer.
+        """
+        numbers: dict[str, Sequence[float]] = {
+            "mass": self.mass, "sinks": self.sink, "biases": self.biases, "offsets": self.offsets,
+            "precision lost": self.precision, "value": self.value, "ok": self.ok,
+        }  # fmt: skip
+        numbers |= {} if self.moved is None else {"moved": self.moved}
+        tensors = {name: torch.tensor(row) for name, row in numbers.items()}
+        axes: dict[str, tuple[str, ...]] = dict.fromkeys(tensors, (SAMPLE,))
+        labels = {}
+        for name, axis, rows in (("cut mass", "cut", self.cuts), ("variation", "layer", self.variation)):
+            if rows:
+                tensors[name], axes[name] = torch.tensor(list(rows.values())), (axis, SAMPLE)
+                labels[axis] = tuple(rows)
+        return Results(tensors, axes, labels=labels)
 
     def __repr__(self) -> str:
         return "\n".join(f"{name:<22} {text}" for name, text in self._rows())

@@ -13,15 +13,17 @@ from torch import Tensor
 from nrm.capture import plain_execution
 from nrm.errors import NrmError, QuestionError
 from nrm.measure.check import Check
-from nrm.measure.labels import Names
+from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, combined
 from nrm.measure.question import Argument, asked_sample, read_question, refuse_free
 from nrm.measure.show import Rows, as_html, as_text, options_text, outputs_text
+from nrm.measure.table import tabulate
 from nrm.questions.formula import Formula
 from nrm.questions.plan import Line, Plan
 from nrm.questions.tracked import TrackedPlan
 from nrm.questions.values import Layer, Partition, Set
 from nrm.search import Flows, Request, Side, find_flows
+from nrm.tables import Results
 
 if TYPE_CHECKING:
     from nrm.measure.measure import Measure
@@ -80,6 +82,12 @@ class Difference:
         one, arguments, _ = self._meant(question, None)
         return one._minus(lambda R: R.in_units(*arguments))
 
+    def table(
+        self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None, **columns: Tensor
+    ) -> Results:
+        """The difference of the two answers as a table: with the names, numbers and labels of its axes."""
+        return tabulate(self, self.first._places, arguments, given, columns)
+
     def each(
         self, partition: Partition | Layer, *arguments: Argument, given: Argument | Sequence[Argument] | None = None
     ) -> Iterator[tuple[Set, Tensor]]:
@@ -126,6 +134,8 @@ class Difference:
             found = find_flows(
                 weighed, asked, [1.0] * len(one), one._samples, request, memory=memory, progress=self.first._progress()
             )
+        labels = {**one.second._labels, **one.first._labels}
+        found = label_flows(found, one.first._places, labels, one._samples[0] - one.first._samples[0])
         if not conditions:
             return found
         joint = [[replace(flow, relevance=float(one(*flow))) for flow in flows] for flows in found]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nrm.errors import NrmError, QuestionError
-from nrm.questions.frame import Frame
+from nrm.measure.places import Places
+from nrm.questions.frame import Blocks, Frame
+from nrm.questions.values import Layer, Set
+from nrm.search import Flows, Found, Walk
 
 Names = tuple[str, ...] | tuple[tuple[str, ...], ...]
 """One name per channel or position, or one such list per sample."""
@@ -58,3 +62,77 @@ def name_of(labels: Mapping[str, Names], layer: str, index: int, sample: int = 0
         return None
     own = names[sample] if names and isinstance(names[0], tuple) else names
     return str(own[index]) if index < len(own) else None
+
+
+def shared_names(labels: Mapping[str, Names]) -> dict[str, Names]:
+    """The names that all samples share."""
+    return {layer: names for layer, names in labels.items() if not (names and isinstance(names[0], tuple))}
+
+
+def names_at(places: Places, labels: Mapping[str, Names], layer: Layer) -> tuple[Names, int] | None:
+    """The names of a layer, by whatever name it is known, and the axis of its shape that they are along.
+
+    Where several axes have as many places as there are names, those of the output are classes along its channels, and
+    those of other layers are positions.
+    """
+    site, frame = places.resolve(layer)
+    for known, names in labels.items():
+        other, _ = places.resolve(Layer(known))
+        if (other.node, other.port) == (site.node, site.port):
+            own = bool(names) and isinstance(names[0], tuple)
+            count = max(map(len, names)) if own else len(names)
+            fits = [axis for axis, size in enumerate(frame.layer_shape) if size == count]
+            channel = frame.layer_channel
+            if len(fits) > 1:
+                fits = [axis for axis in fits if (axis == channel) == (known == "output")] or fits
+            return (names, fits[0]) if fits else None
+    return None
+
+
+def label_of(places: Places, labels: Mapping[str, Names], chosen: Set, sample: int) -> str | None:
+    """The name of a set that is one channel, position or neuron of a layer with names; None if it has none."""
+    kind = chosen.expression[0]
+    if not labels or kind not in ("part", "index"):
+        return None
+    found = names_at(places, labels, chosen.layer)
+    if found is None:
+        return None
+    names, axis = found
+    at: Any = None
+    if kind == "index":
+        items = chosen.expression[1]
+        at = items[axis] if axis < len(items) and all(type(i) is int for i in items) else None
+    else:
+        _, partition, index = chosen.expression
+        blocks = Blocks.of(places.resolve(chosen.layer)[1], partition)
+        single = type(index) is int or (isinstance(index, tuple) and index[0] == "at")
+        if single and blocks.axes is not None and axis in blocks.axes:
+            place = blocks.place(blocks.number(index))
+            at = place[blocks.axes.index(axis)] if isinstance(place, tuple) else place
+    own = names[sample] if isinstance(names[0], tuple) else names
+    return str(own[at]) if isinstance(at, int) and -len(own) <= at < len(own) else None
+
+
+def label_flows(flows: Flows, places: Places, labels: Mapping[str, Names], first: int = 0) -> Flows:
+    """Flows with the names of their sets; ``first`` is the number of the sample whose names come first."""
+    if not labels:
+        return flows
+    lists = [
+        [replace(flow, labels=tuple(label_of(places, labels, s, flow.sample - first) for s in flow)) for flow in found]
+        for found in flows
+    ]
+    return Flows(lists, flows.numbers, flows.gap)
+
+
+def label_walks(walks: Found[Walk], places: Places, labels: Mapping[str, Names]) -> Found[Walk]:
+    """Walks with the names of their neurons."""
+    if not labels:
+        return walks
+    lists = []
+    for found in walks:
+        named = []
+        for walk in found:
+            steps = [replace(step, label=label_of(places, labels, step.set, walk.sample)) for step in walk.steps]
+            named.append(replace(walk, steps=tuple(steps)))
+        lists.append(named)
+    return Found("walks", lists, walks.numbers)

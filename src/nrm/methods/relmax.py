@@ -17,11 +17,14 @@ from nrm.measure import measure
 from nrm.measure.classes import Classes, dataset_names, is_label, match_classes
 from nrm.measure.question import Argument
 from nrm.measure.scores import read_options, read_weight, refuse_batches, weights
+from nrm.questions.formula import Formula
+from nrm.questions.values import Set
 from nrm.search.found import read_count
+from nrm.tables import Results, Tabled, html_table, unique
 
 
-@dataclass(frozen=True, eq=False)
-class Maxima:
+@dataclass(frozen=True, eq=False, repr=False)
+class Maxima(Tabled):
     """The best samples of every block that was asked about, best first.
 
     ``samples`` are their numbers in the order in which they came, ``scores`` what they are ranked by, both
@@ -35,6 +38,20 @@ class Maxima:
     concepts: tuple[Argument, ...]
     weight: str
     count: int
+
+    def table(self) -> Results:
+        """``"samples"`` and ``"scores"`` by block and rank; ranks begin with 1."""
+        free = [str(concept) for concept in self.concepts if not isinstance(concept, Set | Formula)]
+        many = self.samples.ndim - 1
+        blocks = free if len(free) == many else free * many if len(free) == 1 else [f"axis {n}" for n in range(many)]
+        axes = (*unique(blocks), "rank")
+        ranks = tuple(range(1, self.samples.shape[-1] + 1))
+        tensors = {"samples": self.samples, "scores": self.scores}
+        return Results(tensors, dict.fromkeys(tensors, axes), numbers={"rank": ranks})
+
+    def _repr_html_(self) -> str:
+        head, *rows = str(self).splitlines()
+        return html_table(head, ("block: samples (scores)",), [(row.strip(),) for row in rows])
 
     def __str__(self) -> str:
         asked = ", ".join(map(str, self.concepts))

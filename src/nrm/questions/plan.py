@@ -12,12 +12,14 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nrm.questions.adjacent import mixing_steps
 from nrm.questions.channels import keeps_channels, mixes_channels
 from nrm.questions.stops import Stop
 from nrm.questions.sweep import Site, between
 from nrm.rules import Network
+from nrm.tables import Records, cell, html_table
 
 ROOM = 7
 """So many times the widest message is taken to be alive at once, with what the allocator leaves in between."""
@@ -32,8 +34,29 @@ class Line:
     flops: float
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+class Costs(Records):
+    """A plan: what is done in lines, and what every line costs."""
+
+    lines: tuple[Line, ...]
+    forward: float
+
+    def records(self) -> list[dict[str, Any]]:
+        """What every line of the plan costs."""
+        return [
+            {"step": x.what, "times": x.times, "flops": x.flops, "forward passes": x.flops / self.forward}
+            for x in self.lines
+        ]
+
+    def _repr_html_(self) -> str:
+        head, *_, result = [line.strip() for line in repr(self).splitlines() if not line.startswith("  kept")]
+        rows = [[cell(value) for value in record.values()] for record in self.records()]
+        total = sum(line.flops for line in self.lines)
+        rows.append(["total", "", cell(total), cell(total / self.forward)])
+        return html_table(head, ("step", "times", "flops", "forward passes"), rows, [result])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Costs):
     """How a question will be answered. Printing it shows sweeps, cost, memory and the axes of the result."""
 
     stops: tuple[Stop, ...]

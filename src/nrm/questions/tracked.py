@@ -21,6 +21,7 @@ from nrm.questions.course import Course, Size, Turn
 from nrm.questions.outlook import Outlook
 from nrm.questions.plan import (
     ROOM,
+    Costs,
     Line,
     axes_text,
     base_lines,
@@ -55,8 +56,8 @@ class Journey:
         """How much runs side by side, blocks left aside."""
 
 
-@dataclass(frozen=True, eq=False)
-class TrackedPlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class TrackedPlan(Costs):
     """How a question about formulas or weights will be answered. Printing it shows the cost before anything is done."""
 
     journeys: tuple[Journey, ...]

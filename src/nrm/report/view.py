@@ -80,6 +80,9 @@ class View:
         self._tables: list[Array | None] = []
         self._known: dict[tuple[Any, int | None], Part] = {}
 
+    def __repr__(self) -> str:
+        return f"a view of {self._title or 'one prediction'}, {self.choice.nodes} blocks of each layer"
+
     # ---- parts -----------------------------------------------------------------------------------------------
 
     def facts(self) -> Part:

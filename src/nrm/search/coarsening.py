@@ -29,6 +29,7 @@ from nrm.questions.frame import Blocks
 from nrm.questions.values import Layer, Partition
 from nrm.search.found import read_count
 from nrm.search.grouping import Asked, blocks_of, grouped_by, ranked
+from nrm.tables import Records, html_table
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -43,8 +44,8 @@ SEEDS = 2
 """How many seeds there are for every group; they are merged to the groups that the moves begin with."""
 
 
-@dataclass(frozen=True, eq=False)
-class Coarsening:
+@dataclass(frozen=True, eq=False, repr=False)
+class Coarsening(Records):
     """One grouped partition for each that was given, in the same order: ``low, high = nrm.coarsen(...)``.
 
     ``labels`` says for each of them which group every block is in, ``(samples, blocks)``; ``kept`` is the share of the
@@ -68,6 +69,23 @@ class Coarsening:
         """The numbers of the blocks in a group of one of the partitions."""
         found: list[int] = (self.labels[index][sample] == group).nonzero()[:, 0].tolist()
         return found
+
+    def records(self) -> list[dict[str, Any]]:
+        """The group of every block, partition by partition and sample by sample."""
+        return [
+            {"layer": str(partition.layer), "sample": sample, "block": block, "group": group}
+            for partition, labels in zip(self.partitions, self.labels, strict=True)
+            for sample, row in enumerate(labels.tolist())
+            for block, group in enumerate(row)
+        ]
+
+    def _keys(self) -> Sequence[str]:
+        return ("layer", "sample", "block")
+
+    def _repr_html_(self) -> str:
+        head, *rows, kept = repr(self).splitlines()
+        cells = [row.strip().split(": ", 1) for row in rows]
+        return html_table(head, ("layer", "groups"), cells, [kept.strip()])
 
     def __repr__(self) -> str:
         lines = [

@@ -39,6 +39,8 @@ class Flow:
 
     It iterates as these sets, fixed ones and conditions included, so that ``R(x, *flow)`` is its heat map. ``blocks``
     are the numbers of its blocks, by partition. ``certified`` says that no other combination can come before it.
+    ``labels`` are the names of its sets, where the measure has some; ``ranked`` is what it was ranked by, and how much
+    it has of it, where that is not its relevance.
     """
 
     sample: int
@@ -47,17 +49,35 @@ class Flow:
     certified: bool
     sets: tuple[Set, ...]
     blocks: tuple[tuple[str, Any], ...]
+    labels: tuple[str | None, ...] = ()
+    ranked: tuple[str, float] | None = None
 
     def __iter__(self) -> Iterator[Set]:
         return iter(self.sets)
 
     def __str__(self) -> str:
         mark = "" if self.certified else "  (not certified)"
-        return f"{self.relevance:.4g}  {' & '.join(map(str, self.sets))}{mark}"
+        ranked = "" if self.ranked is None else f"  {self.ranked[0]} {self.ranked[1]:.4g}"
+        return f"{self.relevance:.4g}{ranked}  {' & '.join(self.texts)}{mark}"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Its sets in words, with their labels: ``output.channel(1) 'tench'``."""
+        labels = self.labels or (None,) * len(self.sets)
+        return tuple(str(s) if label is None else f"{s} {label!r}" for s, label in zip(self.sets, labels, strict=True))
 
     def record(self) -> dict[str, Any]:
-        """The columns of a table."""
-        return {**dict(self.blocks), "relevance": self.relevance, "share": self.share, "certified": self.certified}
+        """The columns of a table: its blocks, their labels, and what they carry."""
+        labels = dict(zip(self.sets, self.labels, strict=False))
+        columns: dict[str, Any] = {}
+        for text, at in self.blocks:
+            columns[text] = at
+            mine = next((s for s in self.sets if s.expression[0] == "part" and str(s.expression[1]) == text), None)
+            if mine is not None and labels.get(mine) is not None:
+                columns[f"{text} label"] = labels[mine]
+        if self.ranked is not None:
+            columns[self.ranked[0]] = self.ranked[1]
+        return {**columns, "relevance": self.relevance, "share": self.share, "certified": self.certified}
 
 
 class Flows(Found[Flow]):
@@ -70,15 +90,13 @@ class Flows(Found[Flow]):
         super().__init__("flows", samples, numbers)
         self.gap = tuple(gaps)
 
-    def __str__(self) -> str:
-        lines = [super().__str__()]
+    def _notes(self) -> list[str]:
+        notes = []
         for number, gap in zip(self._numbers, self.gap, strict=True):
             if gap:
                 more = "no bound is known" if math.isinf(gap) else f"one may have up to {gap:.3g} more than the last"
-                lines.append(f"sample {number}: not certified, flows may be missing; {more}")
-        return "\n".join(lines)
-
-    __repr__ = __str__
+                notes.append(f"sample {number}: not certified, flows may be missing; {more}")
+        return notes
 
     @property
     def certified(self) -> tuple[bool, ...]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from nrm.errors import QuestionError
-from nrm.extras import extra
+from nrm.tables import Records, cell, html_table
 
 
 def read_count(k: Any, what: str, name: str = "k") -> int:
@@ -31,7 +30,7 @@ class Finding(Protocol):
 T = TypeVar("T", bound=Finding)
 
 
-class Found(Sequence[tuple[T, ...]], Generic[T]):
+class Found(Records, Sequence[tuple[T, ...]], Generic[T]):
     """One tuple of findings per sample of the measure, best first: ``found[0][3]`` is sample 0's fourth.
 
     >>> class Line(str):
@@ -71,6 +70,11 @@ class Found(Sequence[tuple[T, ...]], Generic[T]):
     __hash__ = None  # type: ignore[assignment]
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the samples in the measure's batch."""
+        return self._numbers
+
+    @property
     def only(self) -> tuple[T, ...]:
         """The list of the only sample."""
         if len(self) != 1:
@@ -85,11 +89,12 @@ class Found(Sequence[tuple[T, ...]], Generic[T]):
             for rank, finding in enumerate(found, 1)
         ]
 
-    def to_pandas(self) -> Any:
-        """A pandas table with a row per finding."""
-        with extra("table", "to_pandas()"):
-            import pandas
-        return pandas.DataFrame.from_records(self.records())
+    def _keys(self) -> Sequence[str]:
+        return ("sample", "rank")
+
+    def _notes(self) -> list[str]:
+        """What is to be said below the lists."""
+        return []
 
     def __str__(self) -> str:
         blocks = []
@@ -97,9 +102,14 @@ class Found(Sequence[tuple[T, ...]], Generic[T]):
             wide = len(str(len(found)))
             lines = [f"  {rank:>{wide}}  {finding}" for rank, finding in enumerate(found, 1)] or ["  none"]
             blocks.append("\n".join([f"{self._what} of sample {number}", *lines]))
-        return "\n".join(blocks)
+        return "\n".join([*blocks, *self._notes()])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        records = self.records()
+        heads = list(dict.fromkeys(key for record in records for key in record))
+        rows = [[cell(record.get(head)) for head in heads] for record in records]
+        few = ", ".join(map(str, self.numbers[:4])) + (" ..." if len(self.numbers) > 4 else "")
+        many = "sample" if len(self.numbers) == 1 else "samples"
+        return html_table(f"{self._what} of {many} {few}", heads, rows, self._notes())

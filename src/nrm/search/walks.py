@@ -39,10 +39,14 @@ TIES = 1000
 
 @dataclass(frozen=True)
 class Step:
-    """A neuron on a walk: a layer, or its edge to one consumer, and the index without the sample axis."""
+    """A neuron on a walk: a layer, or its edge to one consumer, and the index without the sample axis.
+
+    ``label`` is its name, where the measure has one.
+    """
 
     layer: Layer
     index: tuple[int, ...]
+    label: str | None = None
 
     @property
     def set(self) -> Set:
@@ -51,6 +55,7 @@ class Step:
 
     def __str__(self) -> str:
         at = f"{self.layer.name}[{', '.join(map(str, self.index))}]" if self.index else self.layer.name
+        at = at if self.label is None else f"{at} {self.label!r}"
         return at if self.layer.consumer is None else f"{at} (to {self.layer.consumer})"
 
 
