@@ -39,7 +39,7 @@ def main() -> None:
     figure, axes = plt.subplots(2, COUNT, figsize=(4.2 * COUNT, 6.4), layout="constrained")
     for graph, (above, below) in zip(held, axes.T, strict=False):
         inputs = (graph.x.double(), graph.edge_index)
-        R = nrm.measure(model, inputs, output=lambda o: o[:, 1] - o[:, 0], rules=nrm.Gamma(0.25), bias="input")
+        R = nrm.measure(model, inputs, output=lambda o: o[:, 1] - o[:, 0])
         labels = [ATOMS[i] for i in graph.x.argmax(1).tolist()]
         conv, title = R["convs.2"], f"logits {float(R.value):.1f} apart"
         nrm.plot.graph(graph, edges=R(conv.edges), labels=labels, ax=above, value=R.value, title=title)

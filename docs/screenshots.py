@@ -28,7 +28,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "examples"), str(ROOT / "tests")]
 HOME = pathlib.Path(os.environ.get("NRM_DATA") or ROOT.parent / "shared" / "data")
 CLASSES = [f"digit {i}" for i in range(10)]
-RULES = {"rules": "epsilon-plus", "bias": "input"}
 MINUTES = 15 * 60_000
 browsers = importlib.import_module("explorer.browser")
 
@@ -72,11 +71,11 @@ def digits(browser: Any, save: Save) -> None:
     model = importlib.import_module("digits").trained(images[:1500], labels[:1500], 8)
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.html"
-        R = nrm.measure(model, images[1512:1513], labels={"output": CLASSES}, **RULES)
+        R = nrm.measure(model, images[1512:1513], labels={"output": CLASSES})
         R.report(report, title="a small network on digits")
         with browsers.opened(browser, report.as_uri()) as page:
             save(page, "report", full_page=True)
-    served = nrm.explore(model, images[1512:1540], labels=CLASSES, open=False, block=False, **RULES)
+    served = nrm.explore(model, images[1512:1540], labels=CLASSES, open=False, block=False)
     with served, browsers.opened(browser, served.url) as page:
         complete(page)
         page.locator("#against").select_option("9")
@@ -89,9 +88,9 @@ def digits(browser: Any, save: Save) -> None:
         save(page, "explorer-dark", full_page=True)
     layer = next(name for row in reversed(R.layers) if len(row.shape) == 3 for name in [row.name])
     samples = torch.utils.data.TensorDataset(images[:400], labels[:400])
-    found = nrm.relmax(model, samples, nrm.layer(layer).channels, k=9, progress=False, **RULES)
+    found = nrm.relmax(model, samples, nrm.layer(layer).channels, k=9, progress=False)
     served = nrm.explore(
-        model, images[1512:1540], labels=CLASSES, store=found, dataset=samples, open=False, block=False, **RULES
+        model, images[1512:1540], labels=CLASSES, store=found, dataset=samples, open=False, block=False
     )
     address = f'{served.url}#layers=[["{layer}","channels"],["output","channels"]]'
     with served, browsers.opened(browser, address) as page:
@@ -164,7 +163,7 @@ def molecule(browser: Any, save: Save) -> None:
     model = molecules.train([g for g, part in zip(graphs, parts, strict=True) if part], seed=0)
     held = [(g.x, g.edge_index) for g, part in zip(graphs, parts, strict=True) if not part]
     served = nrm.explore(
-        model, held[:8], labels=["harmless", "mutagenic"], rules={"*": nrm.ZPlus()},
+        model, held[:8], labels=["harmless", "mutagenic"],
         names=lambda inputs: [molecules.ATOMS[i] for i in inputs[0].argmax(1).tolist()], open=False, block=False,
     )  # fmt: skip
     with served, browsers.opened(browser, served.url) as page:

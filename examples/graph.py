@@ -163,12 +163,12 @@ print(f"{right.float().mean():.0%} of the other {len(right)} molecules are class
 # layer, bonds the `.edges` of a graph layer, in the order of `edge_index`.
 
 # %%
-RULES = {"output": lambda o: o[:, 1] - o[:, 0], "rules": nrm.Gamma(0.25), "bias": "input"}
+EXPLAINED = {"output": lambda o: o[:, 1] - o[:, 0]}
 found = [graph for graph, ok in zip(others.to_data_list(), right, strict=True) if ok and int(graph.y)]
 found = [graph for graph in found if junctions(graph)]
 graph = found[0]
 names = symbols(graph)
-R = nrm.measure(model, (graph.x, graph.edge_index), **RULES)
+R = nrm.measure(model, (graph.x, graph.edge_index), **EXPLAINED)
 print(R)
 last = R["convs.2"]
 ax = nrm.plot.graph(graph, nodes=R(R.input.positions), edges=R(last.edges), labels=names, value=R.value)
@@ -211,7 +211,7 @@ for name, formula in {"both": N & J, "only nitro": N & ~J, "only junctions": J &
 
 # %%
 batch = Batch.from_data_list(found)
-B = nrm.measure(model, (batch.x, batch.edge_index, batch.batch), **RULES)
+B = nrm.measure(model, (batch.x, batch.edge_index, batch.batch), **EXPLAINED)
 start = batch.ptr[:-1].tolist()
 inside = [[first + i for i in junctions(graph)] for first, graph in zip(start, found, strict=True)]
 within = [[first + i for i in nitro(graph)] for first, graph in zip(start, found, strict=True)]

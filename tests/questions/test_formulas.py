@@ -246,10 +246,11 @@ def test_text_queries_are_asked_and_planned(R: nrm.Measure, three: list[nrm.Set]
     assert R.plan(f).messages == 1
 
 
-def test_excluded_outputs_are_refused(R: nrm.Measure) -> None:
+def test_excluded_outputs_have_measure_zero_in_formulas_and_are_refused_as_sets(R: nrm.Measure) -> None:
     other = (int(R.prediction[0]) + 1) % 3
+    assert float(R(nrm.visits(R.output.channel(other)))[0]) == 0
     with pytest.raises(nrm.QuestionError, match="target excludes"):
-        R(nrm.visits(R.output.channel(other)))
+        R(R.output.channel(other))
 
 
 def test_dividends(R: nrm.Measure, three: list[nrm.Set]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -165,3 +168,215 @@ def test_a_remedy_in_use_is_not_named_for_cancellation() -> None:
     verdict = nrm.measure(model, x, rules=nrm.Gamma(0.001)).check().verdict
     assert "cancel" in verdict
     assert "nrm.Gamma" not in verdict
+
+
+# ---- errors that name the way ----------------------------------------------------------------------------------------
+
+
+def layered() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+
+
+@pytest.mark.parametrize("verb", ["__call__", "plan", "flows", "each", "in_units", "additive", "expect"])
+def test_a_layer_by_its_name_alone_is_told_how_to_be_asked(verb: str) -> None:
+    R = nrm.measure(layered(), torch.rand(1, 4))
+    D = R - nrm.measure(layered(), torch.rand(1, 4))
+    for asked in (R, D):
+        with pytest.raises(nrm.QuestionError) as caught:
+            list(getattr(asked, verb)({"1": 1.0} if verb == "expect" else "1"))
+        assert "R['1']" in str(caught.value)
+
+
+def test_a_condition_by_its_name_alone_is_told_how_to_be_asked() -> None:
+    R = nrm.measure(layered(), torch.rand(1, 4))
+    with pytest.raises(nrm.QuestionError, match=r"given=R\['1'\]"):
+        R(R.input, given="1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("word", "rule"),
+    [("gamma", "nrm.Gamma(0.25)"), ("zplus", "nrm.ZPlus()"), ("z+", "nrm.ZPlus()"), ("ZPlus", "nrm.ZPlus()"),
+     ("alpha-beta", "nrm.AlphaBeta(2, 1)"), ("epsilon", "nrm.Epsilon()"), ("lrp0", "nrm.LRP0()"),
+     ("flat", "nrm.Flat()"), ("w-square", "nrm.WSquare()"), ("zbox", "nrm.ZBox()"), ("pass", "nrm.Pass()"),
+     ("entry-epsilon", "nrm.EntryEpsilon()"), ("gradient", "nrm.Gradient()"), ("occlusion", "nrm.Occlusion()"),
+     ("integrated_gradients", "nrm.IntegratedGradients()"), ("shapley", "nrm.Shapley()")],
+)  # fmt: skip
+def test_a_rule_given_as_a_word_is_named(word: str, rule: str) -> None:
+    with pytest.raises(nrm.RuleError) as caught:
+        nrm.measure(layered(), torch.rand(1, 4), rules=word)
+    assert caught.value.hint == f"rules={rule}"
+    with pytest.raises(nrm.RuleError) as caught:
+        nrm.measure(layered(), torch.rand(1, 4), rules={"0": word})
+    assert caught.value.hint == f"{{'0': {rule}}}"
+    assert eval(rule, {"nrm": nrm}) is not None  # it can be written like that
+
+
+class Summing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(-1)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)), (3, 8, 8)),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)).eval(), (3, 8, 8)),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 2)), (1, 8, 8)),
+        (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)), (4,)),
+        (nn.Conv2d(3, 2, 3), (3, 5, 5)),
+        (Summing(), (4,)),
+    ],
+)
+def test_an_input_without_a_batch_axis_is_called_that(model: nn.Module, shape: tuple[int, ...]) -> None:
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(nrm.CaptureError, match="the input has no batch axis") as caught:
+        nrm.measure(model, x)
+    assert caught.value.got == f"one sample of shape ({', '.join(map(str, shape))})"
+    nrm.measure(model, x[None])
+
+
+def test_tokens_without_a_batch_axis_are_called_that() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.mix, self.head = nn.Embedding(9, 6), nn.GRU(6, 6, batch_first=True), nn.Linear(6, 3)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(self.mix(self.words(ids))[0][:, -1])
+
+    model = Words()
+    with pytest.raises(nrm.CaptureError, match="the input has no batch axis"):
+        nrm.measure(model, {"ids": torch.tensor([1, 5, 2])})
+    nrm.measure(model, {"ids": torch.tensor([[1, 5, 2]])})
+
+
+def test_other_errors_of_a_model_stay_its_own() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        nrm.measure(layered(), torch.rand(2, 3))
+
+    class Mixing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x - x.mean(0)
+
+    with pytest.raises(nrm.CaptureError, match="mixed"):
+        nrm.measure(Mixing(), torch.rand(3, 4))
+
+
+# ---- outputs that the target excludes --------------------------------------------------------------------------------
+
+
+def test_excluded_outputs_have_measure_zero_inside_a_formula() -> None:
+    R = nrm.measure(layered(), torch.rand(1, 4), target=0)
+    a, other = nrm.visits(R["1"].channel([0, 1])), nrm.visits(R.output[1])
+    for formula, same in (
+        (other, None),
+        (a & other, None),
+        (a | other, a),
+        (a & ~other, a),
+        (other.implies(a), ~other),
+    ):
+        expected = torch.zeros(1) if same is None else R(same)
+        torch.testing.assert_close(R(formula), expected)
+    torch.testing.assert_close(R(~other), torch.ones(1))
+    torch.testing.assert_close(R(R.input, a | other), R(R.input, a))
+    torch.testing.assert_close(R(a, given=other), torch.zeros(1))
+    torch.testing.assert_close(R.dividends(R["1"].channel(0), R.output[1])[:, :, 1], torch.zeros(1, 2))
+
+
+def test_excluded_outputs_are_refused_as_arguments_of_their_own() -> None:
+    R = nrm.measure(layered(), torch.rand(1, 4), target=0)
+    a = nrm.visits(R["1"].channel(0))
+    for ask in (
+        lambda: R(R.output[1]), lambda: R(a, R.output[1]), lambda: R(a, given=R.output[1]),
+        lambda: R.flows(R["1"].channels, R.output[1]),
+    ):  # fmt: skip
+        with pytest.raises(nrm.QuestionError, match="the target excludes these outputs"):
+            ask()
+
+
+# ---- bare sums -------------------------------------------------------------------------------------------------------
+
+
+class BareSum(nn.Module):
+    """Two terms without weights: x and -x / 2, positive and negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(1, 1, bias=False).double(), nn.Linear(1, 1, bias=False).double()
+        self.up.weight.data.fill_(1.0)
+        self.down.weight.data.fill_(-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.up(x)) + torch.tanh(self.down(x))
+
+
+@pytest.mark.parametrize(
+    ("rules", "entries"),
+    [
+        ("lrp-0", lambda h: h),
+        (nrm.LRP0(), lambda h: h),
+        (nrm.Gamma(0.5), lambda h: h + 0.5 * h.clamp(min=0)),
+        (nrm.ZPlus(), lambda h: h.clamp(min=0)),
+        (nrm.Flat(), torch.ones_like),
+        (nrm.WSquare(), torch.ones_like),
+        (nrm.EntryEpsilon(0.1), lambda h: h + 0.1),
+        ("epsilon-plus", lambda h: h.clamp(min=0)),
+        ("epsilon-plus-flat", lambda h: h.clamp(min=0)),
+        ("epsilon-gamma-box", lambda h: h),
+        ("epsilon-alpha2-beta1", lambda h: h),
+        ({"up": nrm.Gamma(0.5), "*": "lrp-0"}, lambda h: h),
+    ],
+)
+def test_a_bare_sum_takes_the_rule_of_the_composite(rules: Any, entries: Any) -> None:
+    x = torch.ones(1, 1).double()
+    R = nrm.measure(BareSum(), x, rules=rules, zero="uniform")
+    h = torch.stack([x.tanh(), (-0.5 * x).tanh()])[:, 0, 0]
+    expected = entries(h) / entries(h).sum()
+    found = torch.cat([R(R[name]) for name in ("/tanh#0", "/tanh#1")])[:, 0]
+    torch.testing.assert_close(found, expected)
+
+
+# ---- defaults are what we recommend ----------------------------------------------------------------------------------
+
+
+class Messages(nn.Module):
+    """A graph network of two layers: sums over neighbours, perceptrons, a head."""
+
+    def __init__(self, act: nn.Module, norm: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.head = nn.Linear(3, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+        self.act, self.norm = act, nn.LayerNorm(8) if norm else nn.Identity()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for layer in (self.first, self.second):
+            near = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+            x = self.act(self.norm(layer(x + near)))
+        return self.head(x.sum(0, keepdim=True))
+
+
+RING = (torch.eye(3)[[0, 1, 2, 0]], torch.tensor([[0, 1, 2, 3, 1, 2, 3, 0], [1, 2, 3, 0, 0, 1, 2, 3]]))
+
+
+@pytest.mark.parametrize(
+    ("model", "rules"),
+    [
+        (Messages(nn.ReLU()), "Gamma(gamma=0.25)"),
+        (Messages(nn.Tanh()), "lrp-0"),
+        (Messages(nn.ReLU(), norm=True), "lrp-0"),
+    ],
+)
+def test_graph_networks_get_gamma_where_it_does_not_cancel(model: nn.Module, rules: str) -> None:
+    R = nrm.measure(model, RING)
+    assert R.rules == rules
+    assert "bias='input'" in repr(R)
+    assert max(v for row in R.check().variation.values() for v in row) < 20
+
+
+@pytest.mark.parametrize("name", ["screenshots", "molecules"])
+def test_pictures_of_the_docs_are_drawn_with_the_defaults(name: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / f"{name}.py").read_text()
+    assert "rules=" not in text
+    assert "nrm.ZPlus" not in text
+    assert "bias=" not in text

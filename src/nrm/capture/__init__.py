@@ -9,6 +9,7 @@ from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, So
 from nrm.capture.register import register
 from nrm.capture.replay import Segment, reads, replay
 from nrm.capture.tape import Node, Tape, unknown_layer
+from nrm.capture.unbatched import capture_batch
 
 __all__ = [
     "NONNEGATIVE",
@@ -27,6 +28,7 @@ __all__ = [
     "Term",
     "Unknown",
     "capture",
+    "capture_batch",
     "own_output",
     "plain_execution",
     "reads",

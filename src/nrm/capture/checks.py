@@ -11,6 +11,8 @@ from nrm.capture.samples import complete
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
 
+MIXED = "samples of the batch are mixed"
+
 
 def check_options(batch_dim: int | None, dtype: torch.dtype | None) -> None:
     """Refuses options without a meaning."""
@@ -119,7 +121,7 @@ def check_samples(tape: Tape) -> None:
     node = _find_mixed(tape)
     if node is not None:
         raise CaptureError(
-            "samples of the batch are mixed", where=f"layer {node.name!r}",
+            MIXED, where=f"layer {node.name!r}",
             got=f"a tensor of shape {tuple(node.shape)} whose entries depend on several of {tape.batch} samples",
             expected="samples that do not depend on each other",
             hint="batch_dim=None explains the whole call as one sample; or another batch_dim, or a batch of one",

@@ -20,7 +20,7 @@ from nrm.measure.events import needs_track, read_track
 from nrm.measure.labels import Names, label_flows, label_walks
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
-from nrm.measure.question import Argument, asked_sample, read_question, refuse_free, sets_of
+from nrm.measure.question import Argument, asked_sample, read_question, refuse_free, refuse_text
 from nrm.measure.show import outputs_text
 from nrm.measure.stacked import answer_stacked
 from nrm.measure.table import tabulate
@@ -226,6 +226,7 @@ class Asking(ABC):
         1.channels[:2][0] (1, 4)
         1.channels[:2][1] (1, 4)
         """
+        refuse_text(partition)
         if not isinstance(partition, Layer | Partition):
             raise QuestionError("not a partition", got=repr(partition)[:120], expected="a partition such as a.channels")
         whole = Partition(partition) if isinstance(partition, Layer) else partition
@@ -331,8 +332,11 @@ class Asking(ABC):
             warnings.warn(text, NrmWarning, stacklevel=4)
 
     def _refuse_excluded(self, asked: Sequence[Argument], conditions: Sequence[Argument]) -> None:
-        """Asking for an output that the target excludes would always give 0, which nobody means."""
-        output, sets = Site(self._tape.output), [s for s in sets_of(asked) if not needs_track(s)]
+        """Asking for an output that the target excludes would always give 0, which nobody means.
+
+        Inside a formula it is an event like any other, whose measure is 0.
+        """
+        output, sets = Site(self._tape.output), [a for a in asked if isinstance(a, Set) and not needs_track(a)]
         stops = stops_for(sets, self._places.resolve)
         masks = [(str(stop.sets[0]), stop.set_mask()) for stop in stops if stop.site == output]
         free = stops_for([c for c in conditions if isinstance(c, Layer | Partition)], self._places.resolve)

@@ -391,8 +391,9 @@ def _judge(
         if leak > SINK_RAISE:
             worst = max(sums.sinks, key=lambda k: abs(float(sums.sinks[k][i])))
             more = ", zero='uniform' spreads it" if sums.zero == "sink" else ""
-            errors.append((i, f"{leak:.1%} of the mass is in sinks, most of it at {worst!r}, whose columns have no sum"
-                              f" to be shared by: another rule there shares it{more}."))  # fmt: skip
+            size = " (in absolute values)" * (leak > 1)
+            errors.append((i, f"{leak:.1%} of the mass{size} is in sinks, most of it at {worst!r}, whose columns have"
+                              f" no sum to be shared by: another rule there shares it{more}."))  # fmt: skip
         elif leak > SINK_WARN:
             cautions.append((i, f"{leak:.2%} of the mass is in sinks at {', '.join(list(sums.sinks)[:3])}."))
     return errors, cautions

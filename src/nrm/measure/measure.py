@@ -13,8 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from nrm.capture import Tape, plain_execution
-from nrm.capture import capture as capture_model
+from nrm.capture import Tape, capture_batch, plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.asking import Listener
 from nrm.measure.check import Check, Moved, check_measure, compare_outputs
@@ -75,7 +74,7 @@ def measure(
     _check_options(bias, zero, normalize)
     bound = memory_bound(memory)
     between = rules if isinstance(rules, Between) else None
-    tape = capture_model(model, inputs, output=output, batch_dim=batch_dim, dtype=dtype)
+    tape = capture_batch(model, inputs, output=output, batch_dim=batch_dim, dtype=dtype)
     origin = Origin(model, inputs, output, tape, every=between is not None)
     if between is not None:
         tape = coarse_tape(tape, between, bound)

@@ -19,12 +19,26 @@ def read_question(
     if some and not arguments:
         raise QuestionError("nothing was asked", hint="R(R['layer']), R(a.channel(3), b.channels), ...")
     if given is not None and not isinstance(given, Argument | list | tuple):
+        name: object = given
         raise QuestionError(
             "not a condition", got=f"{type(given).__name__}: {given!r}"[:120],
             expected="a set, a partition, or a list of them",
+            hint=f"given=R[{name!r}].channel(3)" if isinstance(name, str) else None,
         )  # fmt: skip
     conditions = [given] if isinstance(given, Argument) else list(given or [])
+    for argument in (*arguments, *conditions):
+        refuse_text(argument)
     return [*arguments, *conditions]
+
+
+def refuse_text(argument: object) -> None:
+    """A layer is asked about by what ``R[...]`` gives for its name, not by the name."""
+    if isinstance(argument, str):
+        raise QuestionError(
+            "not something that can be asked about", got=f"str: {argument!r}"[:120],
+            expected="a layer R['name'], a set (.channel(3), [...]), a partition (.channels), or a formula",
+            hint=f"R[{argument[:80]!r}] is the layer of that name; nrm.query(text, name=set) reads a formula",
+        )  # fmt: skip
 
 
 def sets_of(asked: Sequence[Argument]) -> list[Set]:

@@ -15,7 +15,7 @@ from nrm.errors import NrmWarning, QuestionError
 from nrm.measure.asking import Asking
 from nrm.measure.events import make_track, neurons
 from nrm.measure.layers import Cut
-from nrm.measure.question import Argument, read_question
+from nrm.measure.question import Argument, read_question, refuse_text
 from nrm.questions.formula import ATOMS, Formula
 from nrm.questions.levels import additive_weights, cut_weights
 from nrm.questions.sweep import Site
@@ -122,6 +122,8 @@ class Weighing(Asking):
             part = parts[0]
             whole = part if isinstance(part, Layer) else part.layer
             return self.additive(whole.all, at=part, layers=layers)
+        for given in parts:
+            refuse_text(given)
         sets = [part for part in parts if isinstance(part, Set)]
         if len(sets) < len(parts):
             raise QuestionError(
@@ -169,7 +171,8 @@ class Weighing(Asking):
     def _weighted(self, key: Any, values: Any) -> list[tuple[Site, Tensor]]:
         """The weights of a layer or a set, ``(1, *shape)`` by site."""
         if not isinstance(key, Layer | Set):
-            raise QuestionError("weights are for layers and sets", got=repr(key)[:120], hint="{a.channel(3): 1.0}")
+            name = f"{{R[{key!r}]: 1.0}}" if isinstance(key, str) else "{a.channel(3): 1.0}"
+            raise QuestionError("weights are for layers and sets", got=repr(key)[:120], hint=name)
         layer = key if isinstance(key, Layer) else key.layer
         like = self._tape.nodes[self._tape.output].value
         try:

@@ -65,6 +65,25 @@ def _composites(low: Any = None, high: Any = None) -> dict[str, Composite]:
 
 
 NAMES = tuple(_composites())
+WORDS = {
+    "gamma": "nrm.Gamma(0.25)", "zplus": "nrm.ZPlus()", "z": "nrm.ZPlus()", "plus": "nrm.ZPlus()",
+    "alphabeta": "nrm.AlphaBeta(2, 1)", "ab": "nrm.AlphaBeta(2, 1)", "alpha2beta1": "nrm.AlphaBeta(2, 1)",
+    "alpha1beta0": "nrm.AlphaBeta(1, 0)", "epsilon": "nrm.Epsilon()", "eps": "nrm.Epsilon()", "lrp": "nrm.LRP0()",
+    "lrp0": "nrm.LRP0()", "flat": "nrm.Flat()", "wsquare": "nrm.WSquare()", "w2": "nrm.WSquare()",
+    "zbox": "nrm.ZBox()", "zb": "nrm.ZBox()", "box": "nrm.ZBox()", "pass": "nrm.Pass()",
+    "entryepsilon": "nrm.EntryEpsilon()", "gradient": "nrm.Gradient()", "occlusion": "nrm.Occlusion()",
+    "integratedgradients": "nrm.IntegratedGradients()", "ig": "nrm.IntegratedGradients()", "shapley": "nrm.Shapley()",
+}  # fmt: skip
+"""Rules as people write them in words, without marks; a rule is an instance, only composites have names."""
+
+
+def rule_in_words(text: str) -> str | None:
+    """The rule that a word stands for, as it is written; None if it stands for none.
+
+    >>> rule_in_words("gamma"), rule_in_words("Alpha-Beta"), rule_in_words("z+"), rule_in_words("smooth")
+    ('nrm.Gamma(0.25)', 'nrm.AlphaBeta(2, 1)', 'nrm.ZPlus()', None)
+    """
+    return WORDS.get("".join(c for c in text.lower().removeprefix("nrm.") if c.isalnum()))
 
 
 def composite(name: str, *, low: Any = None, high: Any = None) -> Composite:
@@ -75,10 +94,11 @@ def composite(name: str, *, low: Any = None, high: Any = None) -> Composite:
     """
     known = _composites(low, high)
     if name not in known:
-        near = difflib.get_close_matches(name, NAMES, n=2)
+        near, rule = difflib.get_close_matches(name, NAMES, n=2), rule_in_words(name)
         raise RuleError(
-            f"unknown composite {name!r}", expected=", ".join(map(repr, NAMES)),
-            hint=f"rules={near[0]!r}" if near else None,
+            f"{name!r} is a rule, and only composites have names" if rule else f"unknown composite {name!r}",
+            expected=", ".join(map(repr, NAMES)),
+            hint=f"rules={rule}" if rule else f"rules={near[0]!r}" if near else None,
         )  # fmt: skip
     return known[name]
 
@@ -93,8 +113,7 @@ def resolve(rules: Any, tape: Tape) -> Composite:
         return Composite(repr(rules))
     if isinstance(rules, Rule):
         return Composite(
-            repr(rules), conv=rules, linear=rules,
-            add=rules if isinstance(rules, ZPlus | Gamma | AlphaBeta) else LRP0(),
+            repr(rules), conv=rules, linear=rules, add=rules,
             bias="ignore" if isinstance(rules, ZPlus | Flat) else "input",
         )  # fmt: skip
     if isinstance(rules, Mapping):
@@ -113,7 +132,11 @@ def _from_mapping(rules: Mapping[Any, Any], tape: Tape) -> Composite:
     for key, value in rules.items():
         if isinstance(value, str | Composite):
             if key != "*":
-                raise RuleError(f"{key!r}: a whole composite can only stand for '*'", got=repr(value))
+                rule = rule_in_words(value) if isinstance(value, str) else None
+                raise RuleError(
+                    f"{key!r}: a rule is no text" if rule else f"{key!r}: a whole composite can only stand for '*'",
+                    got=repr(value), hint=f"{{{key!r}: {rule}}}" if rule else None,
+                )  # fmt: skip
             base = resolve(value, tape)
         elif isinstance(value, Rule | Product | Sum | SoftmaxRule):
             if not isinstance(key, str) and not (isinstance(key, type) and issubclass(key, nn.Module)):
@@ -160,20 +183,38 @@ def _applies(choice: Choice, node: Node) -> bool:
 
 
 def suggest(tape: Tape) -> Composite:
-    """Usable numbers without options: z+ where every convolution reads non-negative values, as behind ReLUs, and no
-    signed states are added; LRP-0 with biases as inputs otherwise. With attention it is the composite of transformers.
+    """Usable numbers without options, from rules with positive parts where every step reads non-negative values.
 
-    z+ loses mass in columns without a positive part, which signed inputs and mean-subtracting norms make common.
+    Graph networks get gamma; networks with convolutions z+, if no signed states are added; everything else LRP-0 with
+    biases as inputs, and with attention the composite of transformers. On signed inputs and behind norms that subtract
+    a mean, z+ loses mass in columns without a positive part, and gamma cancels more than LRP-0.
     """
-    if any(node.heads is not None for node in tape.nodes):
+    if tape.edges is None and any(node.heads is not None for node in tape.nodes):
         return composite("transformer")
-    linear = [node for node in tape.nodes if isinstance(node.op, Linear)]
-    centred = any(isinstance(node.op.map, Centering) for node in linear)  # type: ignore[union-attr]
+    if _is_graph(tape):
+        return resolve(Gamma(0.25), tape) if _reads_positive(tape, "conv", "linear") else composite("lrp-0")
+    convolves = any(isinstance(node.op, Linear) and node.op.kind == "conv" for node in tape.nodes)
+    plain = convolves and _reads_positive(tape, "conv") and not _adds_signed(tape)
+    return composite("epsilon-plus-flat" if plain else "lrp-0")
+
+
+def _is_graph(tape: Tape) -> bool:
+    """Whether edges are given, or messages are summed over neighbours."""
+    return tape.edges is not None or any(
+        isinstance(node.op, Combine) and node.op.kind == "propagate" for node in tape.nodes
+    )
+
+
+def _reads_positive(tape: Tape, *kinds: str) -> bool:
+    """Whether steps of these kinds read non-negative values, as behind ReLUs, but for the first ones, and no norm
+    subtracts a mean.
+    """
     first = reads_input(tape)
-    inner = [tape.nodes[n.inputs[0]] for n in linear if getattr(n.op, "kind", "") == "conv" and n.index not in first]
-    convolves = any(getattr(n.op, "kind", "") == "conv" for n in linear)
-    plain = convolves and not centred and all(float(h.value.amin()) >= 0 for h in inner)
-    return composite("epsilon-plus-flat" if plain and not _adds_signed(tape) else "lrp-0")
+    steps = [(node, node.op) for node in tape.nodes if isinstance(node.op, Linear)]
+    if any(isinstance(op.map, Centering) for _, op in steps):
+        return False
+    read = [tape.nodes[node.inputs[0]].value for node, op in steps if op.kind in kinds and node.index not in first]
+    return all(not h.numel() or float(h.amin()) >= 0 for h in read)
 
 
 def _adds_signed(tape: Tape) -> bool:
