@@ -15,6 +15,7 @@
 #   make montage   the heat-map montage of the docs
 #   make flows     the flow picture of the docs
 #   make gallery   the contact sheet of the docs (needs the real data)
+#   make generated the table of generated text in the docs (needs the real data)
 #   make additive  joint against additive relevance, for the docs
 #   make molecules molecules with their bonds (needs the real data)
 #   make reproductions  pictures of the experiments that nrm reproduce has run
@@ -38,7 +39,7 @@ PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs package extras peers bench bench-peers figures start walks montage flows \
-	gallery additive molecules reproductions screenshots browser networks clean
+	gallery generated additive molecules reproductions screenshots browser networks clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -78,7 +79,7 @@ bench: $(VENV)/.ready-dev
 bench-peers: $(PEERS)/.ready
 	$(PEERS)/bin/python benchmarks/peers.py $(ARGS)
 
-figures: start walks montage flows gallery additive molecules
+figures: start walks montage flows gallery generated additive molecules
 
 start: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/start.py $(ARGS)
@@ -88,6 +89,9 @@ walks: $(VENV)/.ready-demo
 
 gallery: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/gallery.py $(ARGS)
+
+generated: $(VENV)/.ready-dev
+	$(VENV)/bin/python docs/generated.py $(ARGS)
 
 molecules: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/molecules.py $(ARGS)

@@ -36,9 +36,7 @@ def _pictures(folder: Path, view: View) -> Iterator[str]:
         axes = heatmap(heat.reshape(canvas.shape), image, value=R.value, rest=1 - float(heat.sum()))
         yield from _save(axes.figure, folder, "heat")
     else:
-        page = text(heat.flatten(), canvas.tokens).html
-        with replacing(folder / "heat.html") as new:
-            new.write_text(f"<!doctype html><meta charset=utf-8>{page}\n", encoding="utf-8")
+        text(heat.flatten(), canvas.tokens).save(folder / "heat.html")
         yield "heat.html"
     axes = flows(R, *(shown.partition for shown in view.columns), nodes=view.choice.nodes)
     yield from _save(axes.figure, folder, "flows")

@@ -27,10 +27,11 @@ from nrm.measure.places import Places
 from nrm.measure.question import Argument, read_question
 from nrm.measure.show import as_html, as_text, measure_rows
 from nrm.measure.target import Target, read_target
+from nrm.measure.tokens import find_tokens
 from nrm.measure.weighing import Weighing
 from nrm.questions.kept import Kept
 from nrm.questions.sweep import Base, Site
-from nrm.questions.values import Layer, Set
+from nrm.questions.values import Layer, Partition, Set
 from nrm.rules import Between, Network, coarse_tape, resolve
 
 
@@ -203,6 +204,28 @@ class Measure(Weighing):
     def output(self) -> Layer:
         """The explained output as a layer."""
         return self["output"]
+
+    @property
+    def tokens(self) -> Partition:
+        """The tokens of a text, each with all that the model adds up for it: word, position, type.
+
+        An axis, as ``R.input.positions`` is for models with a single embedding: ``R(R.tokens)`` is the relevance of
+        every token, ``R.tokens[3]`` an event. Where embeddings are not added token by token, only the words count.
+
+        >>> class Model(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.words, self.places = nn.Embedding(9, 4), nn.Embedding(6, 4)
+        ...         self.head = nn.Linear(4, 2)
+        ...     def forward(self, ids):
+        ...         tokens = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        ...         return self.head(tokens.relu().mean(1))
+        >>> _ = torch.manual_seed(0)
+        >>> R = measure(Model(), torch.tensor([[3, 1, 4]]), rules="lrp-0", bias="ignore")
+        >>> R(R.tokens).shape, bool(torch.isclose(R(R.tokens).sum(), R(R.input.all) + R(R["places.weight"].all)))
+        (torch.Size([1, 3]), True)
+        """
+        return self[find_tokens(self._tape, self._network.rules.reached).name].positions
 
     @property
     def inputs(self) -> Cut:

@@ -12,7 +12,11 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`strips`: an image, and where its strongest combinations of blocks look.
 * :func:`text`: the tokens of a text in the colours of their relevance; shown by notebooks without any extra.
 * :func:`graph`: a graph with the relevance of its nodes and edges.
+* :func:`table`: a table of shares with names at its sides, such as generated tokens by their sources.
 * :func:`diverging`: the colour map of all.
+
+What is drawn on a new figure has ``.save(path)``: ``nrm.plot.heatmap(...).save("map.png")``. On an ``ax`` of yours, the
+figure is yours, too: ``ax.figure.savefig(...)``.
 """
 
 from nrm.plot.agreement import sc_curves, scatter
@@ -24,6 +28,7 @@ from nrm.plot.heat import heatmap
 from nrm.plot.nodes import graph
 from nrm.plot.series import series
 from nrm.plot.strip import strips
+from nrm.plot.table import table
 from nrm.plot.words import Text, text
 
 __all__ = [
@@ -38,5 +43,6 @@ __all__ = [
     "scatter",
     "series",
     "strips",
+    "table",
     "text",
 ]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrm.errors import NrmError, QuestionError
-from nrm.extras import extra
 from nrm.plot.heat import FRAME, INK, check_axes
 from nrm.plot.pictures import Array, Picture, read_finite
+from nrm.plot.saving import new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,6 +113,5 @@ def _dress(ax: Axes, labels: tuple[str, str], title: str | None) -> None:
 
 
 def _new_axes() -> Axes:
-    with extra("viz", "nrm.plot"):
-        import matplotlib.pyplot as plt
-    return plt.subplots(figsize=(4.2, 3.4), layout="constrained")[1]
+    axes: Axes = new_axes("nrm.plot", (4.2, 3.4), layout="constrained")
+    return axes

@@ -13,6 +13,7 @@ from nrm.extras import extra
 from nrm.plot.colors import ABOVE, BELOW, diverging
 from nrm.plot.columns import Column, Flows, Node, Ribbon, needed, read_choice, read_flows, stack
 from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, note_sign, percent, short
+from nrm.plot.saving import new_axes
 from nrm.questions.values import Layer, Partition
 
 if TYPE_CHECKING:
@@ -190,12 +191,10 @@ def _room(read: Flows, body: float) -> float:
 
 
 def _new_page(read: Flows) -> Page:
-    with extra("viz", "nrm.plot.flows"):
-        import matplotlib.pyplot as plt
     boxes, room = _widths(read), _room(read, BODY)
     wide, high = sum(boxes) + SPAN * (len(boxes) - 1) + 2 * SIDE, room + HEAD + FOOT
-    figure = plt.figure(figsize=(wide, high))
-    ax = figure.add_axes((SIDE / wide, FOOT / high, 1 - 2 * SIDE / wide, 1 - (HEAD + FOOT) / high))
+    ax = new_axes("nrm.plot.flows", (wide, high))
+    ax.set_position((SIDE / wide, FOOT / high, 1 - 2 * SIDE / wide, 1 - (HEAD + FOOT) / high))
     return Page(ax, boxes, SPAN, BODY, room)
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
-from nrm.extras import extra
 from nrm.jobs.crops import Crops, kept_crops
 from nrm.jobs.hits import Hits
 from nrm.jobs.ranking import Ranking
 from nrm.jobs.store import Store
 from nrm.plot.heat import INK, frame
 from nrm.plot.pictures import read_image
+from nrm.plot.saving import subplots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,10 +46,14 @@ def gallery(
     except NrmError as error:
         error.at("nrm.plot.gallery")
         raise
-    with extra("viz", "nrm.plot.gallery"):
-        import matplotlib.pyplot as plt
-    figure, grid = plt.subplots(
-        len(rows), k, squeeze=False, figsize=(k * size + 0.5, len(rows) * (size + 0.35)), layout="constrained"
+    figure: Figure
+    figure, grid = subplots(
+        "nrm.plot.gallery",
+        len(rows),
+        k,
+        squeeze=False,
+        figsize=(k * size + 0.5, len(rows) * (size + 0.35)),
+        layout="constrained",
     )
     for axes, block, (hits, pictures) in zip(grid, blocks, rows, strict=True):
         for ax in axes[len(hits) :]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nrm.errors import NrmError, QuestionError
-from nrm.extras import extra
 from nrm.plot.heat import (
     ENDS,
     INK,
@@ -24,6 +23,7 @@ from nrm.plot.heat import (
     wrap_notes,
 )
 from nrm.plot.pictures import Array, Picture, Scalar, read_image
+from nrm.plot.saving import subplots
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -82,14 +82,14 @@ def montage(
     except NrmError as error:
         error.at("nrm.plot.montage")
         raise
-    with extra("viz", "nrm.plot.montage"):
-        import matplotlib.pyplot as plt
     heights = [
         size * image.shape[0] / image.shape[1] + _note_height([sign, *(heat.notes for heat in row)], size)
         for image, sign, row in zip(images, signs, heats, strict=True)
     ]
     room_for_bar, room_for_text = 0.8 if colorbar else 0.0, 0.3 * bool(columns) + 0.3 * bool(title)
-    figure, grid = plt.subplots(
+    figure: Figure
+    figure, grid = subplots(
+        "nrm.plot.montage",
         len(rows),
         count,
         squeeze=False,

@@ -13,6 +13,7 @@ from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
 from nrm.plot.colors import diverging
 from nrm.plot.pictures import Array, Picture, Scalar, check_fit, read_image, read_relevance, read_scalar, to_grey
+from nrm.plot.saving import new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +88,7 @@ def heatmap(
     if title:
         ax.set_title(title, parse_math=False, color=INK)
     if colorbar:
-        _add_bar(ax, drawn, heat, labels)
+        add_bar(ax, drawn, heat, labels)
     return ax
 
 
@@ -281,14 +282,13 @@ def _minus(text: str) -> str:
 
 
 def _new_axes(size: tuple[int, int], colorbar: bool) -> Axes:
-    with extra("viz", "nrm.plot.heatmap"):
-        import matplotlib.pyplot as plt
     height, width = size
     long_side, short_side = 4.0, 1.5
     wide, high = long_side * min(1.0, width / height), long_side * min(1.0, height / width)
     room_for_bar, room_for_text = 1.2 if colorbar else 0.0, 0.7
     figsize = (max(wide, short_side) + room_for_bar, max(high, short_side) + room_for_text)
-    return plt.subplots(figsize=figsize, layout="constrained")[1]
+    axes: Axes = new_axes("nrm.plot.heatmap", figsize, layout="constrained")
+    return axes
 
 
 def check_axes(ax: object, needed_by: str) -> Axes:
@@ -302,7 +302,8 @@ def check_axes(ax: object, needed_by: str) -> Axes:
     return ax
 
 
-def _add_bar(ax: Axes, drawn: AxesImage, heat: Heat, labels: tuple[str, str]) -> None:
+def add_bar(ax: Axes, drawn: AxesImage, heat: Heat, labels: tuple[str, str]) -> None:
+    """A colour bar at the right of a picture."""
     # An inset follows the picture's own box, which a picture of fixed aspect makes smaller than its slot.
     bar = ax.figure.colorbar(drawn, cax=ax.inset_axes((1.05, 0.0, 0.045, 1.0)), extend=find_beyond([heat]))
     dress_bar(

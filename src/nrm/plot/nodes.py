@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nrm.errors import NrmError, QuestionError
-from nrm.extras import extra
 from nrm.plot.colors import diverging
 from nrm.plot.heat import ENDS, INK, check_axes, dress_bar, find_limit, frame, mark_limit, note_rest, note_sign
 from nrm.plot.layout import lay_out
 from nrm.plot.pictures import Array, Picture, Scalar, read_line, read_numbers, refuse_nonfinite
+from nrm.plot.saving import new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -168,13 +168,12 @@ def join_lines(
 
 
 def _new_axes(places: Array, colorbar: bool) -> Axes:
-    with extra("viz", "nrm.plot.graph"):
-        import matplotlib.pyplot as plt
     wide, high = np.ptp(places, axis=0)
     longest = max(wide, high, 1e-9)
     inches = min(max(0.55 * np.sqrt(len(places)) * 1.6, 3.0), 9.0)
     size = (max(inches * wide / longest, 2.5) + (1.1 if colorbar else 0.0), max(inches * high / longest, 2.0) + 0.6)
-    return plt.subplots(figsize=size, layout="constrained")[1]
+    axes: Axes = new_axes("nrm.plot.graph", size, layout="constrained")
+    return axes
 
 
 def _draw_edges(ax: Axes, drawing: Drawing, circles: Sequence[Circle]) -> None:

@@ -12,6 +12,7 @@ from nrm.extras import extra
 from nrm.plot.colors import ABOVE, BELOW, diverging
 from nrm.plot.heat import FRAME, INK, NOTE_POINTS, check_axes, find_limit, note_rest, note_sign, short, wrap_notes
 from nrm.plot.pictures import Array, Picture, Scalar, read_finite
+from nrm.plot.saving import new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -213,8 +214,7 @@ def _dress(ax: Axes, strip: Strip, lows: list[float], below: float) -> None:
 
 
 def _new_axes(strip: Strip, bars: bool) -> Axes:
-    with extra("viz", "nrm.plot.series"):
-        import matplotlib.pyplot as plt
     count = strip.relevance.shape[1]
     height = 0.7 + 0.75 * count + (0.7 if bars else 0.0)
-    return plt.subplots(figsize=(7.0, height), layout="constrained")[1]
+    axes: Axes = new_axes("nrm.plot.series", (7.0, height), layout="constrained")
+    return axes

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from nrm.extras import extra
 from nrm.plot.colors import ABOVE, BELOW, color_at, diverging
 from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, find_limit, note_rest, note_sign, percent, short
 from nrm.plot.pictures import Array, Picture, Scalar, read_line
+from nrm.plot.saving import draw_and_save, new_axes
+from nrm.results import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +59,8 @@ def text(
         rest: the share of the mass that is not in the picture, such as that of the biases; noted below it.
 
     Returns:
-        A value that notebooks show; ``.html`` is its source, ``.draw(ax=None)`` draws it with matplotlib.
+        A value that notebooks show; ``.html`` is its source, ``.draw(ax=None)`` draws it with matplotlib,
+        ``.save(path)`` writes a page or a picture.
 
     >>> print(text([0.7, -0.2, 0.5], ["▁The", "▁c", "at"]))
     The(+0.70) c(−0.20)at(+0.50)
@@ -157,7 +162,7 @@ class Text:
         return f"{low} {short(-self.limit)}{bar}{short(self.limit, plus=True)} {high}{clipped}"
 
     def draw(self, ax: Axes | None = None, *, columns: int = 72, points: float = 11.0) -> Axes:
-        """The same as a matplotlib picture: lines of at most so many letters in a fixed-width font, and a colour bar.
+        """The text as a matplotlib picture: lines of at most so many letters in a fixed-width font, and a colour bar.
 
         >>> ax = text([0.7, -0.2], ["▁The", "▁cat"]).draw()
         >>> [t.get_text() for t in ax.texts]
@@ -200,6 +205,17 @@ class Text:
             bar.set_label("\n".join(self.notes), size=NOTE_POINTS, color=INK)
         return ax
 
+    def save(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """The text as a page (``.html``), or as a picture (``.png``, ``.svg``, ``.pdf`` ...).
+
+        ``options`` are those of :meth:`draw`.
+        """
+        if Path(path).suffix.lower() not in (".html", ".htm"):
+            draw_and_save(path, self.draw, **options)
+            return
+        with replacing(path) as temporary:
+            temporary.write_text(f"<!doctype html><meta charset=utf-8>{self.html}\n", encoding="utf-8")
+
 
 def _ink(level: float) -> str:
     """Letters that can be read on a colour."""
@@ -228,8 +244,7 @@ def _lines(pieces: Sequence[Piece], columns: int) -> list[tuple[int, int, Piece]
 
 
 def _new_axes(width: int, height: int, points: float) -> Axes:
-    with extra("viz", "nrm.plot.text"):
-        import matplotlib.pyplot as plt
     letter, line = 0.64 * points / 72, 1.9 * points / 72
     size = (max(width * letter, 3.0) + 0.4, height * line + 1.1)
-    return plt.subplots(figsize=size, layout="constrained")[1]
+    axes: Axes = new_axes("nrm.plot.text", size, layout="constrained")
+    return axes

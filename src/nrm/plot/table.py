@@ -1,0 +1,94 @@
+"""A table of shares as coloured cells, with names at its sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nrm.errors import NrmError, QuestionError
+from nrm.plot.heat import ENDS, INK, add_bar, check_axes, draw_heat, read_heat, read_look
+from nrm.plot.pictures import Picture, Scalar
+from nrm.plot.saving import new_axes
+from nrm.plot.words import read_pieces
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CELL = 0.34
+"""The height and the width of a cell in inches."""
+
+LETTER = 0.085
+"""The width of a letter of a name in inches."""
+
+
+def table(
+    relevance: Picture,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    ax: Axes | None = None,
+    scale: float | str | None = None,
+    colorbar: bool = True,
+    title: str | None = None,
+    labels: tuple[str, str] = ENDS,
+    value: Scalar | None = None,
+    rest: Scalar | None = None,
+) -> Axes:
+    """Draw a table of shares: a cell for every row and column, red for the explained output, blue against it.
+
+    Args:
+        relevance: ``(rows, columns)``, such as the tokens of a text that each generated token comes from, or
+            ``R(a.channels, b.channels)[0]``.
+        rows: a name for each row, written at its left. Marks of tokenizers are read as :func:`nrm.plot.text` does.
+        columns: a name for each column, written above it.
+        ax: where to draw; a new figure if None.
+        scale: the relevance that has the full colour: None for ``max |r|``, a number, or a percentile such as
+            ``"99%"``.
+        colorbar: add a colour bar.
+        title: text above the table.
+        labels: the words at the lower and upper end of the colour bar.
+        value: the explained output (``R.value``); if it is negative, the picture says so.
+        rest: the share of the mass that is not in the picture.
+
+    Returns:
+        ``ax``; its data coordinates are the numbers of columns and rows.
+
+    >>> ax = table([[0.9, 0.1], [0.2, 0.8]], rows=["▁a", "▁tale"], columns=["▁Once", "▁upon"])
+    >>> [text.get_text() for text in ax.get_yticklabels()]
+    ['a', 'tale']
+    """
+    try:
+        look = read_look(None, 1.0, scale, False)
+        heat = read_heat(relevance, None, look, value, rest)
+        height, width = heat.size
+        beside = _names(rows, height, "rows")
+        above = _names(columns, width, "columns")
+        if ax is None:
+            room = LETTER * max(map(len, beside), default=0), LETTER * max(map(len, above), default=0)
+            size = (CELL * width + room[0] + (1.5 if colorbar else 0.3), CELL * height + room[1] + 0.7)
+            ax = new_axes("nrm.plot.table", (max(size[0], 2.5), max(size[1], 1.6)), layout="constrained")
+        check_axes(ax, "nrm.plot.table")
+    except NrmError as error:
+        error.at("nrm.plot.table")
+        raise
+    drawn = draw_heat(ax, heat, look)
+    ax.tick_params(top=bool(above), labeltop=bool(above), bottom=False, labelbottom=False, left=bool(beside), length=0)
+    if beside:
+        ax.set_yticks(range(height), beside, color=INK, fontsize="small", parse_math=False)
+    if above:
+        ax.set_xticks(range(width), above, color=INK, fontsize="small", rotation=90, parse_math=False)
+    if title:
+        ax.set_title(title, parse_math=False, color=INK, loc="left")
+    if colorbar:
+        add_bar(ax, drawn, heat, labels)
+    return ax
+
+
+def _names(given: Sequence[str] | None, count: int, what: str) -> list[str]:
+    """A name for each row or column, without the marks of tokenizers."""
+    if given is None:
+        return []
+    if isinstance(given, str) or len(given) != count or not all(isinstance(name, str) for name in given):
+        got = repr(given)[:80] if isinstance(given, str) else f"{len(given)} names"
+        raise QuestionError(f"{what} do not fit the table", got=got, expected=f"{count} names")
+    return [piece.text for piece in read_pieces(given)]
