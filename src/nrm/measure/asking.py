@@ -18,6 +18,7 @@ from nrm.capture import Tape, plain_execution
 from nrm.errors import NrmWarning, PrecisionError, QuestionError
 from nrm.measure.events import needs_track, read_track
 from nrm.measure.labels import Names, label_flows, label_walks
+from nrm.measure.lift import FORMS, lift_of, lifted_flows, read_form
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
 from nrm.measure.question import Argument, asked_sample, read_question, refuse_free, refuse_text
@@ -256,9 +257,33 @@ class Asking(ABC):
             return self._plan_tracked(asked)
         return self._plan(stops_for(asked, self._places.resolve))
 
+    def lift(
+        self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None, form: str = "lift"
+    ) -> Tensor:
+        """How much more parts share than independent ones would: their joint relevance over the product of theirs.
+
+        ``R.lift(a.channels, b.channels)`` is ``R(A, B) / (R(A) R(B))`` for every pair, in the shape of
+        ``R(a.channels, b.channels)``; more parts have more factors, ``given`` conditions all of them. 1 is
+        independence, 2 is twice as much. It is NaN where a marginal is 0 or lost in rounding, and a warning says where
+        one is below 0.1 % of the total variation inside it: relevances of both signs cancel there, and a quotient says
+        little. ``form="excess"`` is the joint relevance minus the product, defined everywhere; its sums over a cut
+        are 0. ``R.flows(..., by="lift")`` finds the largest ones.
+
+        >>> import nrm
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> R = nrm.measure(model, torch.ones(1, 4), rules=nrm.ZPlus())
+        >>> x, a = R.input, R["1"].channels
+        >>> bool(torch.allclose(R.lift(x, a, form="excess"), R(x, a) - R(x)[:, :, None] * R(a)[:, None], atol=1e-6))
+        True
+        """
+        one = self._meant(read_question(arguments, given))
+        return lift_of(self if one is None else one, arguments, given, form)
+
     def flows(
         self, *arguments: Argument, k: int = 10, given: Set | Sequence[Set] | None = None, sign: str = "+",
-        method: str = "exact", effort: float = 300,
+        method: str = "exact", effort: float = 300, by: str = "relevance", least: float | None = None,
     ) -> Flows:  # fmt: skip
         """Each sample's k combinations of blocks, one of every partition, with the largest relevance, best first.
 
@@ -266,6 +291,10 @@ class Asking(ABC):
         ``given`` are fixed events; ``given`` also divides the shares. The lists are exact where ``certified`` says so;
         a search that would take more than ``effort`` forward passes ends with a ``gap``. ``method="greedy"`` goes down
         layer by layer and keeps the k best prefixes, as a comparison. ``R(x, *flow)`` is the heat map of a flow.
+
+        ``by="lift"`` ranks by :meth:`lift`, among flows with a relevance of at least ``least`` (0.001 unless it is
+        given), ``by="excess"`` by joint relevance minus the product of marginals: exact where the whole table takes no
+        more than ``effort``, else among the largest flows, with the ``gap`` that others may have.
 
         >>> import nrm
         >>> from torch import nn
@@ -284,7 +313,13 @@ class Asking(ABC):
         refuse_free(asked, conditions)
         one = self._meant(asked)
         if one is not None:
-            return one.flows(*arguments, k=k, given=given, sign=sign, method=method, effort=effort)
+            return one.flows(*arguments, k=k, given=given, sign=sign, method=method, effort=effort, by=by, least=least)
+        read_form(by, ("relevance", *FORMS), "by")
+        if by != "relevance":
+            found = lifted_flows(self, arguments, given, by, least, request)
+            return label_flows(found, self._places, self._labels)
+        if least is not None:
+            raise QuestionError("least is for flows ranked by lift", got=f"least={least!r}", hint="by='lift'")
         side, whole = self._side(asked, conditions)
         with plain_execution():
             found = find_flows(

@@ -159,6 +159,14 @@ class Difference:
         """The difference of the additive relevances of neurons anywhere in the network."""
         return self._minus(lambda R: R.additive(*parts, at=at, layers=layers))
 
+    def lift(self, *_: Any, **__: Any) -> NoReturn:
+        """Not defined: see the error."""
+        raise QuestionError(
+            "a difference has no lift", got="a signed measure of total 0",
+            expected="a measure in which everything has 1",
+            hint="D.first.lift(...) - D.second.lift(...); D(a.channels, b.channels) are the joint relevances",
+        )  # fmt: skip
+
     def walks(self, *_: Any, **__: Any) -> NoReturn:
         """Not defined: see the error."""
         raise QuestionError(
