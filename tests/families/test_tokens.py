@@ -69,6 +69,16 @@ def test_embeddings_are_joined_by_token(family: str) -> None:
     torch.testing.assert_close(R(R.tokens[3]), R(R.tokens)[:, 3])
 
 
+@pytest.mark.parametrize("family", ["Bert", "Llama"])
+def test_tokens_have_the_names_of_words(family: str) -> None:
+    pytest.importorskip("pandas")
+    words = ["a", "dog", "was", "very", "hun", "gry", "."]
+    R = nrm.measure(make(family), {"input_ids": ids()}, labels={"input": words})
+    assert list(R.table(R.tokens).to_pandas().iloc[:7, 0]) == words
+    flow = R.flows(R.tokens, R[R.layers[-1].name].channels, k=1)[0][0]
+    assert flow.labels[0] in words
+
+
 def test_types_of_tokens_are_joined() -> None:
     types = torch.tensor([[0, 0, 0, 1, 1, 1, 1]] * 2)
     R = nrm.measure(make("Bert"), {"input_ids": ids(), "token_type_ids": types, "attention_mask": torch.ones(2, 7)})
