@@ -11,65 +11,106 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from nrm._version import __version__
-from nrm.capture import register
-from nrm.errors import (
-    CaptureError,
-    MassError,
-    MemoryLimitError,
-    NrmError,
-    NrmWarning,
-    PrecisionError,
-    QuestionError,
-    ResultFileError,
-    RuleError,
-)
-from nrm.jobs import heatmaps, open_store, relmax, stream
-from nrm.measure import Check, Cut, Difference, Measure, measure
-from nrm.questions import Layer, Partition, Set, query, stack, visits
-from nrm.results import load, save
-from nrm.rules import (
-    LRP0,
-    AlphaBeta,
-    Composite,
-    EntryEpsilon,
-    Epsilon,
-    Flat,
-    Gamma,
-    Gradient,
-    IntegratedGradients,
-    Occlusion,
-    Pass,
-    Product,
-    Rule,
-    Shapley,
-    SoftmaxRule,
-    Sum,
-    WSquare,
-    ZBox,
-    ZPlus,
-    composite,
-)
-from nrm.search import cluster, coarsen
 
-layer = Layer
-"""A layer by name, before any measure exists: ``nrm.layer("features.26").channels``."""
+if TYPE_CHECKING:
+    from nrm.capture import register
+    from nrm.errors import (
+        CaptureError,
+        MassError,
+        MemoryLimitError,
+        NrmError,
+        NrmWarning,
+        PrecisionError,
+        QuestionError,
+        ResultFileError,
+        RuleError,
+    )
+    from nrm.jobs import heatmaps, open_store, relmax, stream
+    from nrm.measure import Check, Cut, Difference, Measure, measure
+    from nrm.questions import Layer, Partition, Set, query, stack, visits
+    from nrm.results import load, save
+    from nrm.rules import (
+        LRP0,
+        AlphaBeta,
+        Composite,
+        EntryEpsilon,
+        Epsilon,
+        Flat,
+        Gamma,
+        Gradient,
+        IntegratedGradients,
+        Occlusion,
+        Pass,
+        Product,
+        Rule,
+        Shapley,
+        SoftmaxRule,
+        Sum,
+        WSquare,
+        ZBox,
+        ZPlus,
+        composite,
+    )
+    from nrm.search import cluster, coarsen
 
-input = Layer("input")
-"""The user's input as a layer."""
+    layer = Layer
+    """A layer by name, before any measure exists: ``nrm.layer("features.26").channels``."""
 
-output = Layer("output")
-"""The explained output as a layer."""
+    input = Layer("input")
+    """The user's input as a layer."""
+
+    output = Layer("output")
+    """The explained output as a layer."""
+
+ROOMS = ("errors", "capture", "jobs", "measure", "questions", "results", "rules", "search")
+"""Where the names of the front door live. They are imported when the first of them is used, as they need torch."""
+
+MODULES = (*ROOMS, "compat", "evaluate", "extras", "methods", "operators", "plot", "report", "testing")
+"""What ``nrm.name`` gives without an import of its own, as far as it is no name of the front door."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("compat", "evaluate", "methods", "plot", "report", "testing"):
-        return importlib.import_module(f"nrm.{name}")
     if name == "explore":
         return importlib.import_module("nrm.explorer").explore
-    raise AttributeError(f"module 'nrm' has no attribute {name!r}")
+    if name not in __all__:
+        if name in MODULES:
+            return importlib.import_module(f"nrm.{name}")
+        raise AttributeError(f"module 'nrm' has no attribute {name!r}")
+    found = _layers().get(name) if name in ("layer", "input", "output") else _imported(name)
+    globals()[name] = found
+    return found
+
+
+def _layers() -> dict[str, Any]:
+    """A layer by name, and the two that every network has."""
+    kind = importlib.import_module("nrm.questions").Layer
+    return {"layer": kind, "input": kind("input"), "output": kind("output")}
+
+
+def _imported(name: str) -> Any:
+    rooms = (importlib.import_module(f"nrm.{room}") for room in ROOMS)
+    return next(vars(room)[name] for room in rooms if name in vars(room))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Door(ModuleType):
+    """The module ``nrm``, in which ``nrm.measure`` is the function, also after the room of that name was imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "measure" and isinstance(value, ModuleType):
+            value = value.measure
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Door
 
 
 __all__ = [

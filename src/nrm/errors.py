@@ -6,6 +6,17 @@ therefore be completed on its way out with :meth:`NrmError.at`.
 
 from __future__ import annotations
 
+import os
+
+
+def readable(name: str) -> str:
+    r"""The name of a file as text that can be printed and written, whatever its bytes are.
+
+    >>> print(readable("caf\udce9.png"), readable("café.png"))
+    caf\xe9.png café.png
+    """
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
 
 class NrmError(Exception):
     """A complaint with a cause and a remedy.
@@ -41,7 +52,7 @@ class NrmError(Exception):
 
     def __str__(self) -> str:
         parts = (("where", self.where), ("got", self.got), ("expected", self.expected), ("try", self.hint))
-        lines = [f"  {f'{name}:':<9} {text}" for name, text in parts if text]
+        lines = [f"  {f'{name}:':<9} {readable(text)}" for name, text in parts if text]
         return "\n".join([self.what, *lines])
 
 

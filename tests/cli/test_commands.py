@@ -49,7 +49,7 @@ def test_an_explanation_has_the_numbers_of_the_measure(folder: Path, run: Run) -
         assert node["share"] == pytest.approx(float(channels[node["block"]]), abs=1e-6)
     low, high = ([node["block"] for node in column["nodes"]] for column in result["columns"])
     pairs = R(R["1"].channels, R["4"].channels)[0]
-    assert torch.allclose(torch.tensor(result["joint"][0]), pairs[low][:, high], atol=1e-6)
+    assert torch.allclose(torch.tensor(result["joint"][0]["values"]), pairs[low][:, high], atol=1e-6)
     assert result["health"]["level"] == "good"
 
 
@@ -83,7 +83,7 @@ def test_a_folder_of_results(folder: Path, run: Run) -> None:
     done = run("explain", WHOLE, "one.png", "x.npy", "-l", "1", "-l", "output", "--out", "results")
     assert done.code == 0, done.err
     whole = json.loads((folder / "results" / "index.json").read_text())
-    assert whole["schema"] == 1
+    assert whole["schema"] == 2
     for result in whole["results"]:
         assert {Path(file).suffix for file in result["files"]} == {".json", ".safetensors", ".png", ".svg"}
         for file in result["files"]:

@@ -26,6 +26,9 @@ COMMANDS = {
     "flows": ["flows", "factories:whole", "one.png", "-l", "1", "-l", "4", "-k", "3"],
     "query": ["query", "a AND NOT b", "factories:whole", "x.npy", "-s", "a=1.channel(0)", "-s", "b=4.channel(1)"],
     "check": ["check", "factories:whole", "one.png"],
+    "evaluate": ["evaluate", "factories:whole", "one.png", "-l", "1", "-l", "4"],
+    "report": ["report", "factories:whole", "one.png", "-l", "2", "-l", "output"],
+    "heatmaps": ["heatmaps", "factories:whole", "data", "--out", "maps"],
     "relmax": ["relmax", "factories:whole", "data", "-a", "1", "-a", "1 x 4", "-k", "2", "--blocks", "2"],
     "version": ["version"],
     "demo": ["demo", "--out", "demo.html", "-l", "relu1", "-l", "output"],
@@ -63,7 +66,7 @@ def test_every_command_is_a_process_with_a_document_of_a_known_form(tmp_path: Pa
 
 def check_form(name: str, data: Any) -> None:
     """The document has the form that is kept for this name."""
-    assert data["schema"] == 1, name
+    assert data["schema"] == 2, name
     path = GOLDEN / f"{name}.json"
     if os.environ.get(WRITE):
         path.write_text(json.dumps(shape_of(data), indent=1) + "\n")

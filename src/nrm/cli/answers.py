@@ -7,10 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from nrm.cli.imported import describe
 from nrm.cli.inputs import Item, Sample
 from nrm.cli.models import Loaded
-from nrm.cli.output import Steps
+from nrm.cli.notation import read_target
+from nrm.cli.options import MeasureOptions
+from nrm.cli.output import Steps, complaint
 from nrm.errors import CaptureError, InputError, MassError, NrmError, PrecisionError
 from nrm.measure import Measure, measure
 from nrm.measure.labels import name_of
@@ -24,10 +28,26 @@ from nrm.report.view import EFFORT, View
 PERSONAL = (CaptureError, MassError, PrecisionError)
 """What may be wrong with one item and not with the next."""
 
+ROOM = 2**31
+"""Bytes of measures that are kept while others are looked at."""
+
 SWEEP, CERTIFICATE = 2.0, 2
 """Forward passes of arithmetic that a sweep takes, and the sweeps of a certificate, roughly."""
 
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
 Data = dict[str, Any]
+
+
+def arguments_of(settings: MeasureOptions, loaded: Loaded) -> Data:
+    """The arguments of :func:`nrm.measure` that options say."""
+    if settings.dtype is not None and settings.dtype not in DTYPES:
+        raise InputError("no such precision", got=f"--dtype {settings.dtype}", expected=" or ".join(DTYPES))
+    return {
+        "target": read_target(settings.target, loaded.labels, loaded.tokens),
+        "rules": settings.rules, "bias": settings.bias, "zero": settings.zero,
+        "dtype": None if settings.dtype is None else DTYPES[settings.dtype],
+    }  # fmt: skip
 
 
 def open_measure(loaded: Loaded, sample: Sample, arguments: Mapping[str, Any], steps: Steps | None = None) -> Measure:
@@ -46,23 +66,39 @@ def open_measure(loaded: Loaded, sample: Sample, arguments: Mapping[str, Any], s
 
 def ask_all(
     loaded: Loaded, items: Sequence[Item], arguments: Mapping[str, Any], steps: Steps,
-    ask: Callable[[Item, Sample, Measure], Data],
+    ask: Callable[[Item, Measure], Data], begin: Callable[[Item, Measure], None] | None = None,
 ) -> list[Data]:  # fmt: skip
-    """The answer for every item, with its name. One that cannot be read or trusted is told, and the others go on."""
-    results: list[Data] = []
-    first: NrmError | None = None
-    for item in steps.each(items, lambda item: item.name):
+    """The answer for every item, with its name. One that cannot be read or trusted is told, and the others go on.
+
+    What ``begin`` does is done for all items before the first is asked. Their measures are kept for that, as far as
+    there is room; others are made again.
+    """
+    results: dict[Item, Data] = {}
+    failed: dict[Item, NrmError] = {}
+    kept: dict[Item, Measure] = {}
+
+    def attempt(item: Item, last: bool) -> None:
         try:
-            sample = _loaded(item)
-            R = open_measure(loaded, sample, arguments, steps)
-            results.append({"input": item.name, **ask(item, sample, R)})
+            R = kept.pop(item) if item in kept else open_measure(loaded, _loaded(item), arguments, steps)
+            if begin is not None and not last:
+                begin(item, R)
+                if R.nbytes + sum(other.nbytes for other in kept.values()) <= ROOM:
+                    kept[item] = R
+            else:
+                results[item] = ask(item, R)
         except (*PERSONAL, _UnreadableError) as error:
-            cause = error.cause if isinstance(error, _UnreadableError) else error
-            first = first or cause.at(item.name)
-            results.append({"input": item.name, "error": complaint(cause)})
-    if first is not None and all("error" in result for result in results):
-        raise first
-    return results
+            failed[item] = (error.cause if isinstance(error, _UnreadableError) else error).at(item.name)
+
+    for last in (False, True)[begin is None :]:
+        for item in steps.each([item for item in items if item not in failed], lambda item: item.name):
+            steps.tell("running the network")
+            attempt(item, last)
+    if len(failed) == len(items):
+        raise next(iter(failed.values()))
+    return [
+        {"input": item.name, **({"error": complaint(failed[item])} if item in failed else results[item])}
+        for item in items
+    ]
 
 
 class _UnreadableError(NrmError):
@@ -78,13 +114,6 @@ def _loaded(item: Item) -> Sample:
         return item.load()
     except NrmError as error:
         raise _UnreadableError(error) from error
-
-
-def complaint(error: NrmError) -> Data:
-    """An error as plain data."""
-    return {
-        "what": error.what, "where": error.where, "got": error.got, "expected": error.expected, "try": error.hint,
-    }  # fmt: skip
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------
@@ -111,6 +140,11 @@ def layers_of(R: Measure, pattern: str | None = None, blocks: bool = False) -> l
 def partitions_of(R: Measure, parts: Sequence[Any], nodes: int) -> list[Any]:
     """Divided layers as the measure takes them; clusters and groups are found now."""
     return [partition for _, partition in read_partitions(R, parts, nodes)]
+
+
+def table_of(values: Any, axes: Sequence[tuple[str, str, Sequence[str]]]) -> Data:
+    """A table as plain data: along every axis its layer, what it is divided by, and the names of its entries."""
+    return {"axes": [{"layer": layer, "by": by, "labels": list(names)} for layer, by, names in axes], "values": values}
 
 
 def flows_of(R: Measure, parts: Sequence[Any], k: int, sign: str, effort: float) -> Data:
@@ -154,12 +188,16 @@ def plan_flows(R: Measure, parts: Sequence[Any], effort: float) -> list[Data]:
     return [sweeps(), table if table["passes"] <= effort else {"what": "search, at most", "times": 1, "passes": effort}]
 
 
-def plan_view(view: View, maps: bool) -> list[Data]:
+def plan_view(view: View, maps: bool, fast: bool = False) -> list[Data]:
     """A view, with the maps of a report or without."""
     R, variable = view.R, view.canvas.variable
     lines = [sweeps(), line("heat map", R.plan(variable))]
+    if fast and not maps:
+        return lines
     for a, b in itertools.pairwise(view.columns):
         lines.append(line(f"ribbons {a.column.name} - {b.column.name}", R.plan(a.groups, b.groups)))
+    if fast:
+        return lines
     lines.append({"what": "chains, at most", "times": 1, "passes": EFFORT})
     for shown in view.columns if maps else ():
         lines.append(line(f"maps of {shown.column.name}", R.plan(variable, shown.groups[0]), len(shown.column.nodes)))

@@ -7,9 +7,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from nrm.cli.answers import complaint
-from nrm.cli.output import COMMAND, as_text, document
-from nrm.errors import CaptureError, InputError, NrmError, QuestionError, ResultFileError, RuleError
+from nrm.cli.output import COMMAND, as_text, complaint, document
+from nrm.errors import CaptureError, InputError, NrmError, QuestionError, ResultFileError, RuleError, readable
 from nrm.extras import extra
 
 FAILED, BAD, STOPPED = 1, 2, 130
@@ -20,7 +19,7 @@ BAD_INPUT = (InputError, QuestionError, CaptureError, RuleError, ResultFileError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; the exit code is 0 if all went well, 1 if something failed, 2 for input that makes no sense."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    COMMAND.set(f"python -m nrm {shlex.join(given)}")
+    COMMAND.set(readable(f"python -m nrm {shlex.join(given)}"))
     try:
         with extra("cli", "the command line"):
             room = importlib.import_module("nrm.cli.commands")
@@ -42,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: NrmError, given: Sequence[str]) -> int:
+    if error.hint is not None:
+        error.hint = error.hint.replace("max_errors=", "--max-errors ")  # as it is written here
     print(error, file=sys.stderr)
     if "--json" in given:
         print(as_text(document(given[0], error=complaint(error))))

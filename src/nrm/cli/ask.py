@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Any
 
 from nrm.cli.answers import (
     CERTIFICATE,
+    arguments_of,
     ask_all,
     check_of,
     cost,
@@ -20,31 +21,22 @@ from nrm.cli.answers import (
     sweeps,
     timed,
 )
+from nrm.cli.asked import Check, Flows, Layers, Query
 from nrm.cli.inputs import Item, Sample, example_input, read_inputs
-from nrm.cli.models import RANDOM, Loaded
+from nrm.cli.models import RANDOM, Loaded, load_model
 from nrm.cli.notation import read_part, read_sets
-from nrm.cli.options import AsJson, DryRun, Inputs, MeasureOptions, ModelName, ModelOptions
+from nrm.cli.options import ModelOptions
 from nrm.cli.output import Terminal, percent
 from nrm.errors import InputError
-from nrm.extras import extra
 from nrm.measure import Measure
 from nrm.questions import query as read_query
 from nrm.questions.values import Set
-
-with extra("cli", "the command line"):
-    import typer
-
-Nodes = Annotated[int, typer.Option(help="Number of clusters or groups of a layer.")]
-Batch = Annotated[
-    bool | None, typer.Option("--batch/--single", help="Whether tensor files have samples first; else by their axes.")
-]
-EFFORT = 300.0
 
 
 def opened(terminal: Terminal, options: ModelOptions, name: str, **more: Any) -> Loaded:
     """The model, and what is to be known about it."""
     with terminal.work(f"loading {name}"):
-        loaded = options.load(name, **more)
+        loaded = load_model(name, **(asdict(options) | more))
     for note in loaded.notes:
         terminal.note(note)
     return loaded
@@ -100,33 +92,25 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def layers(
-    model: ModelName,
-    given: Annotated[list[str] | None, typer.Argument(metavar="[INPUT]", help="An input, for the masses.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Shape of a made-up input where none is given: 3,224,224.")] = None,
-    find: Annotated[str | None, typer.Option(help="Only names with this text in them, or that match * and ?.")] = None,
-    blocks: Annotated[bool, typer.Option("--blocks", help="The largest parts only, in a dozen rows or so.")] = False,
-    *,
-    options: ModelOptions,
-    settings: MeasureOptions,
-    json: AsJson = False,
-) -> int:
+def layers(asked: Layers) -> int:
     """The layers of a network: name, shape, channel axis, kind, whether every walk passes it, and its mass."""
-    terminal = Terminal(json)
-    if given and (shape is not None or len(given) > 1):
-        raise InputError("layers are those of one input", got=f"{len(given)} inputs", expected="one, or --shape")
-    untrained = not given and options.weights is None and model.partition(":")[0] in ("torchvision", "timm")
-    loaded = opened(terminal, options, model, **({"weights": RANDOM} if untrained else {}))
+    terminal = Terminal(asked.json)
+    if asked.given and (asked.shape is not None or len(asked.given) > 1):
+        raise InputError("layers are those of one input", got=f"{len(asked.given)} inputs", expected="one, or --shape")
+    untrained = (
+        not asked.given and asked.options.weights is None and asked.model.partition(":")[0] in ("torchvision", "timm")
+    )
+    loaded = opened(terminal, asked.options, asked.model, **({"weights": RANDOM} if untrained else {}))
     with terminal.work("running the network") as steps:
-        if given:
-            items = read_inputs(loaded, given)
+        if asked.given:
+            items = read_inputs(loaded, asked.given)
             sample, source = items[0].load(), items[0].name
         else:
-            made, source = example_input(loaded, None if shape is None else read_shape(shape))
+            made, source = example_input(loaded, None if asked.shape is None else read_shape(asked.shape))
             sample = Sample(made)
-        R = open_measure(loaded, sample, settings.arguments(loaded), steps)
-        found = layers_of(R, find, blocks)
-    if not given:
+        R = open_measure(loaded, sample, arguments_of(asked.settings, loaded), steps)
+        found = layers_of(R, asked.find, asked.blocks)
+    if not asked.given:
         terminal.note(f"shapes are those for {source}; an INPUT or --shape gives others, and an INPUT masses")
         found = [{**row, "mass": None} for row in found]
     heads, rows = ["name", "shape", "channels", "kind", "cut", "mass"], []
@@ -136,7 +120,7 @@ def layers(
         mass = "" if row["mass"] is None else percent(row["mass"])
         kind = f"{row['kind']} of {row['inside']}" if row["inside"] else row["kind"]
         rows.append((row["name"], size, axis, kind, "yes" if row["cut"] else "", mass))
-    terminal.table(heads[: 6 if given else 5], [row[: 6 if given else 5] for row in rows], right=(5,))
+    terminal.table(heads[: 6 if asked.given else 5], [row[: 6 if asked.given else 5] for row in rows], right=(5,))
     terminal.finish("layers", model=loaded.describe(), input=source, layers=found)
     return 0
 
@@ -153,41 +137,25 @@ def read_shape(text: str) -> list[int]:
     return [int(size) for size in sizes]
 
 
-def flows(
-    model: ModelName,
-    given: Inputs,
-    layer: Annotated[
-        list[str], typer.Option("--layer", "-l", help="A layer, features.26, .positions, .clusters, or a set.")
-    ],
-    k: Annotated[int, typer.Option("-k", help="How many flows.")] = 10,
-    sign: Annotated[str, typer.Option(help="+ the largest, - the most negative, abs of either sign.")] = "+",
-    effort: Annotated[float, typer.Option(help="Forward passes that a search may take.")] = EFFORT,
-    nodes: Nodes = 8,
-    batch: Batch = None,
-    *,
-    options: ModelOptions,
-    settings: MeasureOptions,
-    dry: DryRun = False,
-    json: AsJson = False,
-) -> int:
+def flows(asked: Flows) -> int:
     """The combinations of blocks, one of every layer, through which most of the decision flowed; exact."""
-    terminal = Terminal(json)
-    parts = [read_part(text) for text in layer]
+    terminal = Terminal(asked.json)
+    parts = [read_part(text) for text in asked.layer]
     if all(isinstance(part, Set) for part in parts):
-        raise InputError("flows go through divided layers", got=", ".join(layer), expected="--layer features.28")
-    loaded = opened(terminal, options, model)
-    items = read_inputs(loaded, given, batch=batch)
-    arguments = settings.arguments(loaded)
+        raise InputError("flows go through divided layers", got=", ".join(asked.layer), expected="--layer features.28")
+    loaded = opened(terminal, asked.options, asked.model)
+    items = read_inputs(loaded, asked.given, batch=asked.batch)
+    arguments = arguments_of(asked.settings, loaded)
 
     def blocks(R: Measure) -> list[Any]:
-        divided = iter(partitions_of(R, [part for part in parts if not isinstance(part, Set)], nodes))
+        divided = iter(partitions_of(R, [part for part in parts if not isinstance(part, Set)], asked.nodes))
         return [part if isinstance(part, Set) else next(divided) for part in parts]
 
-    if dry:
-        return dry_run(terminal, "flows", loaded, items, arguments, lambda R: plan_flows(R, blocks(R), effort))
+    if asked.dry:
+        return dry_run(terminal, "flows", loaded, items, arguments, lambda R: plan_flows(R, blocks(R), asked.effort))
     with terminal.work("flows") as steps:
         results = ask_all(
-            loaded, items, arguments, steps, lambda item, sample, R: flows_of(R, blocks(R), k, sign, effort)
+            loaded, items, arguments, steps, lambda item, R: flows_of(R, blocks(R), asked.k, asked.sign, asked.effort)
         )
 
     def show(result: Mapping[str, Any]) -> None:
@@ -199,7 +167,7 @@ def flows(
             terminal.say(f"not certified, flows may be missing{more} (--effort)")
 
     code = show_results(terminal, results, show)
-    terminal.finish("flows", model=loaded.describe(), layers=layer, results=results)
+    terminal.finish("flows", model=loaded.describe(), layers=asked.layer, results=results)
     return code
 
 
@@ -209,63 +177,40 @@ def _named(flow: Mapping[str, Any]) -> str:
     return " & ".join(text if label is None else f"{text} {label!r}" for text, label in pairs)
 
 
-def query(
-    formula: Annotated[str, typer.Argument(help='Such as "fin AND NOT net".')],
-    model: ModelName,
-    given: Inputs,
-    named: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="A named set: fin=features.28.channel(12).")
-    ] = None,
-    sets: Annotated[Path | None, typer.Option(help="File with named sets: lines as in --set, or JSON.")] = None,
-    batch: Batch = None,
-    *,
-    options: ModelOptions,
-    settings: MeasureOptions,
-    dry: DryRun = False,
-    json: AsJson = False,
-) -> int:
+def query(asked: Query) -> int:
     """How much of the decision flowed as a formula says: NOT, AND, XOR, OR, IMPLIES of named sets."""
-    terminal = Terminal(json)
-    known = read_sets(named or [], sets)
-    event = read_query(formula, known)
-    loaded = opened(terminal, options, model)
-    items = read_inputs(loaded, given, batch=batch)
-    arguments = settings.arguments(loaded)
-    if dry:
+    terminal = Terminal(asked.json)
+    known = read_sets(asked.named or [], asked.sets)
+    event = read_query(asked.formula, known)
+    loaded = opened(terminal, asked.options, asked.model)
+    items = read_inputs(loaded, asked.given, batch=asked.batch)
+    arguments = arguments_of(asked.settings, loaded)
+    if asked.dry:
         return dry_run(
             terminal, "query", loaded, items, arguments, lambda R: [sweeps(), line(str(event), R.plan(event))]
         )
     with terminal.work("query") as steps:
-        results = ask_all(loaded, items, arguments, steps, lambda item, sample, R: event_of(R, event))
+        results = ask_all(loaded, items, arguments, steps, lambda item, R: event_of(R, event))
 
     def show(result: Mapping[str, Any]) -> None:
         terminal.say(f"  {percent(result['relevance'])} of it flowed through {result['formula']}")
 
     code = show_results(terminal, results, show)
     written = {name: [str(one) for one in found] for name, found in known.items()}
-    terminal.finish("query", model=loaded.describe(), formula=formula, sets=written, results=results)
+    terminal.finish("query", model=loaded.describe(), formula=asked.formula, sets=written, results=results)
     return code
 
 
-def check(
-    model: ModelName,
-    given: Inputs,
-    batch: Batch = None,
-    *,
-    options: ModelOptions,
-    settings: MeasureOptions,
-    dry: DryRun = False,
-    json: AsJson = False,
-) -> int:
+def check(asked: Check) -> int:
     """The certificate: does mass hold, and how far may the numbers be trusted? The exit code is 1 if they may not."""
-    terminal = Terminal(json)
-    loaded = opened(terminal, options, model)
-    items = read_inputs(loaded, given, batch=batch)
-    arguments = settings.arguments(loaded)
-    if dry:
+    terminal = Terminal(asked.json)
+    loaded = opened(terminal, asked.options, asked.model)
+    items = read_inputs(loaded, asked.given, batch=asked.batch)
+    arguments = arguments_of(asked.settings, loaded)
+    if asked.dry:
         return dry_run(terminal, "check", loaded, items, arguments, lambda R: [sweeps(1 + CERTIFICATE)])
     with terminal.work("check") as steps:
-        results = ask_all(loaded, items, arguments, steps, lambda item, sample, R: check_of(R))
+        results = ask_all(loaded, items, arguments, steps, lambda item, R: check_of(R))
 
     def show(result: Mapping[str, Any]) -> None:
         terminal.say(result["verdict"])

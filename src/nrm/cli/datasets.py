@@ -2,33 +2,30 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from nrm.cli.answers import Data, cost, line, open_measure, sweeps, timed
+from nrm.cli.answers import Data, arguments_of, cost, line, open_measure, sweeps, timed
 from nrm.cli.ask import opened, show_cost
+from nrm.cli.asked import Relmax
 from nrm.cli.inputs import TENSORS, Sample, as_batch, on_device, read_tensors
 from nrm.cli.models import Loaded
 from nrm.cli.names import read_class_names
 from nrm.cli.notation import read_question, read_target
-from nrm.cli.options import AsJson, DryRun, MeasureOptions, ModelName, ModelOptions
 from nrm.cli.output import Terminal, percent
-from nrm.errors import InputError, NrmError, QuestionError
+from nrm.errors import InputError, NrmError, QuestionError, readable
 from nrm.extras import extra
 from nrm.jobs import Blocks
 from nrm.jobs import relmax as run_relmax
 from nrm.jobs.datasets import Images
 from nrm.jobs.ranking import Ranking
 from nrm.jobs.samples import split_label
-from nrm.measure.classes import LABEL, Classes, dataset_names, match_classes
+from nrm.measure.classes import LABEL, Classes, dataset_names, match_classes, output_names
 from nrm.plot import gallery
 from nrm.plot.pictures import read_image
 from nrm.questions.values import Partition, Set
 from nrm.results import replacing
-
-with extra("cli", "the command line"):
-    import typer
 
 PICTURES = (".png", ".svg", ".pdf")
 SHOWN, WIDE = 5, 9
@@ -37,57 +34,25 @@ SHOWN, WIDE = 5, 9
 Question = tuple[Partition | Set, ...]
 
 
-@dataclass(frozen=True)
-class JobOptions:
-    """How a data set is worked off; the arguments of :func:`nrm.relmax`."""
-
-    k: Annotated[int, typer.Option("-k", help="How many samples of every block are kept.")] = 40
-    store: Annotated[Path | None, typer.Option(help="Folder for results; a stopped job goes on there.")] = None
-    weight: Annotated[str, typer.Option(help="How samples are compared: logit, softmax, none.")] = "logit"
-    engine: Annotated[str, typer.Option(help="local, or ray.")] = "local"
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes, or actors of Ray.")] = None
-    batch_size: Annotated[int, typer.Option(help="Samples that are explained together.")] = 16
-    shard_size: Annotated[int, typer.Option(help="Samples that are one unit of work.")] = 256
-    max_errors: Annotated[int, typer.Option(min=0, help="Samples that may fail; they are left out and listed.")] = 0
-
-
-def relmax(
-    model: ModelName,
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder of images, with folders as classes, or .npy.")],
-    ask: Annotated[
-        list[str], typer.Option("--ask", "-a", help='What is ranked: features.28, "a x b" for pairs, a set.')
-    ],
-    blocks: Annotated[int, typer.Option(help="How many blocks of every question are listed.")] = 8,
-    of_class: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="List the blocks that count most for this class alone.")
-    ] = None,
-    class_names: Annotated[
-        Path | None,
-        typer.Option(help="For --target label: what the data calls the outputs; lines in their order, or JSON."),
-    ] = None,
-    sheet: Annotated[Path | None, typer.Option(help="A picture of their best samples: sheet.png.")] = None,
-    *,
-    job: JobOptions,
-    options: ModelOptions,
-    settings: MeasureOptions,
-    dry: DryRun = False,
-    json: AsJson = False,
-) -> int:
+def relmax(asked: Relmax) -> int:
     """The samples of a data set in which channels, sets or pairs have the largest relevance, and where in them."""
-    terminal = Terminal(json)
-    questions = [read_question(text) for text in ask]
-    _refuse(job.store, sheet, blocks)
-    loaded = opened(terminal, options, model)
-    dataset = read_dataset(loaded, data)
-    if sheet is not None:
+    terminal = Terminal(asked.json)
+    questions = [read_question(text) for text in asked.ask]
+    _refuse(asked.job.store, asked.sheet, asked.blocks)
+    loaded = opened(terminal, asked.options, asked.model)
+    dataset = read_dataset(loaded, asked.data)
+    if asked.sheet is not None:
         _refuse_no_picture(dataset)
-    own = settings.target == LABEL
-    arguments = replace(settings, target=None if own else settings.target).arguments(loaded)
-    if class_names is not None and not own:
-        raise InputError("only --target label reads the classes of the data set", got=f"--class-names {class_names}")
-    classes = read_classes(loaded, dataset, class_names, options.labels) if own else None
-    wanted = None if of_class is None else _read_class(of_class, loaded, classes)
-    if dry:
+        _refuse_inside(asked.sheet, dataset)
+    own = asked.settings.target == LABEL
+    arguments = arguments_of(replace(asked.settings, target=None if own else asked.settings.target), loaded)
+    if asked.class_names is not None and not own:
+        raise InputError(
+            "only --target label reads the classes of the data set", got=f"--class-names {asked.class_names}"
+        )
+    classes = read_classes(loaded, dataset, asked.class_names, asked.options.labels) if own else None
+    wanted = None if asked.of_class is None else _read_class(asked.of_class, loaded, classes)
+    if asked.dry:
         return _dry_run(terminal, loaded, dataset, questions, arguments)
     if own:
         arguments["target"] = LABEL
@@ -101,21 +66,24 @@ def relmax(
             class_names=classes,
             labels=labels,
             progress=shown,
-            **asdict(job),
+            **asdict(asked.job),
             **arguments,
         )
         arguments.pop("target")
-        best = [found.best(*question, k=blocks, target=wanted) for question in questions]
-        results = [ranking_of(found, n, question, best[n], dataset) for n, question in enumerate(questions)]
-        if sheet is not None:
+        best = [found.best(*question, k=asked.blocks, target=wanted) for question in questions]
+        results = [
+            ranking_of(found, n, question, best[n], dataset, output_names(labels))
+            for n, question in enumerate(questions)
+        ]
+        if asked.sheet is not None:
             rows = [sets for n, question in enumerate(questions) for sets in sets_of(found, n, question, best[n])]
-            draw_sheet(sheet, found, rows, loaded, dataset, arguments)
+            draw_sheet(asked.sheet, found, rows, loaded, dataset, arguments)
     for result in results:
         _show(terminal, result, wanted)
     errors = [{"sample": sample, "name": name_of(dataset, sample), "error": text} for sample, text in found.errors]
     for error in errors:
         terminal.note(f"left out: {error['name']}: {error['error']}")
-    files = [str(path) for path in (job.store, sheet) if path is not None]
+    files = [str(path) for path in (asked.job.store, asked.sheet) if path is not None]
     if files:
         terminal.say(f"written: {', '.join(files)}")
     facts = {"model": loaded.describe(), "samples": found.count, "class": wanted, "errors": errors}
@@ -169,16 +137,25 @@ def _without_axis(inputs: Any) -> Any:
 
 def name_of(dataset: Any, number: int) -> str:
     """What a person calls a sample."""
-    return str(dataset.files[number]) if isinstance(dataset, Images) else f"sample {number}"
+    return readable(dataset.files[number]) if isinstance(dataset, Images) else f"sample {number}"
 
 
-def ranking_of(found: Ranking, number: int, question: Question, best: Blocks, dataset: Any) -> Data:
+def ranking_of(
+    found: Ranking, number: int, question: Question, best: Blocks, dataset: Any, names: Mapping[int, str]
+) -> Data:
     """The best blocks of the question of this number, and the best samples of each."""
     listed = []
     for sets, mean, bounds in zip(sets_of(found, number, question, best), best.means, best.bounds, strict=True):
         hits = found.top(*sets)
         samples = [
-            {"sample": hit.sample, "name": name_of(dataset, hit.sample), "score": hit.score, "place": hit.place}
+            {
+                "sample": hit.sample,
+                "name": name_of(dataset, hit.sample),
+                "score": hit.score,
+                "place": hit.place,
+                "target": hit.target,
+                "label": names.get(-1 if hit.target is None else hit.target),
+            }
             for hit in hits
         ]
         row = {"block": " x ".join(map(str, sets)), "mean": mean, "bounds": bounds, "samples": samples}
@@ -221,6 +198,15 @@ def _refuse(store: Path | None, sheet: Path | None, blocks: int) -> None:
         raise InputError("the contact sheet cannot be written there", got=str(sheet), expected=expected)
     if blocks < 1:
         raise InputError("not a number of blocks", got=str(blocks), expected="at least 1")
+
+
+def _refuse_inside(sheet: Path, dataset: Any) -> None:
+    """Refuses to put a picture among those of the data set, where the next run would take it for a sample."""
+    if isinstance(dataset, Images) and sheet.resolve().is_relative_to(dataset.folder.resolve()):
+        raise InputError(
+            "the contact sheet would become a part of the data set", got=str(sheet),
+            expected=f"a file outside of {dataset.folder}",
+        )  # fmt: skip
 
 
 def _refuse_no_picture(dataset: Any) -> None:

@@ -1,11 +1,10 @@
-"""Commands without a model: version, reproduce."""
+"""The command that repeats experiments: reproduce."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from nrm.cli.options import AsJson
-from nrm.cli.output import Terminal, versions
+from nrm.cli.asked import Reproduce
+from nrm.cli.output import Terminal
 from nrm.errors import NrmError
 from nrm.extras import extra
 from nrm.reproduce import EXPERIMENTS
@@ -13,40 +12,27 @@ from nrm.reproduce import reproduce as run_experiment
 from nrm.reproduce.store import Unit
 
 with extra("cli", "the command line"):
-    import typer
     from rich.markdown import Markdown
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-NAMES = ", ".join([*EXPERIMENTS, "all"])
 
-
-def version(json: AsJson = False) -> int:
-    """Print the version."""
-    terminal = Terminal(json)
-    terminal.say(versions()["nrm"])
-    terminal.finish("version")
-    return 0
-
-
-def reproduce(
-    experiment: Annotated[str, typer.Argument(help=NAMES)],
-    samples: Annotated[int | None, typer.Option(help="Number of samples (of training seeds: rnn).")] = None,
-    third: Annotated[int | None, typer.Option(help="Number of samples for tables of third order.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder with data and weights; else downloads.")] = None,
-    out: Annotated[Path, typer.Option(help="Where results go; finished parts are kept there.")] = Path("out"),
-    embedded: Annotated[bool, typer.Option(help="Small networks on the digits of scikit-learn; no data.")] = False,
-    json: AsJson = False,
-) -> int:
+def reproduce(asked: Reproduce) -> int:
     """Run an experiment of the paper."""
-    terminal = Terminal(json)
+    terminal = Terminal(asked.json)
     results, code = [], 0
-    for name in EXPERIMENTS if experiment == "all" else [experiment]:
+    for name in EXPERIMENTS if asked.experiment == "all" else [asked.experiment]:
         try:
             folder = run_experiment(
-                name, data=data, out=out, samples=samples, third=third, embedded=embedded, track=_tracker(name)
+                name,
+                data=asked.data,
+                out=asked.out,
+                samples=asked.samples,
+                third=asked.third,
+                embedded=asked.embedded,
+                track=_tracker(name),
             )
         except NrmError as error:
-            if experiment != "all":
+            if asked.experiment != "all":
                 raise
             terminal.note(f"{name}: {error}")  # the others go on
             code = 1

@@ -1,132 +1,187 @@
-"""The command that explains: a summary, a report, or a folder of results."""
+"""Commands that explain: a summary, a report, or a folder of results."""
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-from nrm.cli.answers import Data, ask_all, layers_of, plan_view
-from nrm.cli.ask import Batch, dry_run, opened, show_results
-from nrm.cli.folder import write_folder
+from nrm.cli.answers import Data, arguments_of, ask_all, layers_of, plan_view, table_of
+from nrm.cli.ask import dry_run, opened, show_results
+from nrm.cli.asked import Explain
+from nrm.cli.asked import Report as ReportAsked
+from nrm.cli.folder import write_folder, write_heat, write_json
 from nrm.cli.inputs import Item, read_inputs
 from nrm.cli.models import Loaded
 from nrm.cli.notation import read_parts
-from nrm.cli.options import AsJson, DryRun, Inputs, MeasureOptions, ModelName, ModelOptions
-from nrm.cli.output import COMMAND, Steps, Terminal, document, percent, write_json
+from nrm.cli.options import LookOptions, ModelOptions
+from nrm.cli.output import COMMAND, Steps, Terminal, document, percent
 from nrm.errors import InputError
-from nrm.extras import extra
+from nrm.jobs.folders import mark_results
 from nrm.measure import Measure
 from nrm.report import Report, View
-from nrm.report.view import FLOWS, NODES
 
-with extra("cli", "the command line"):
-    import typer
-
-Out = Annotated[Path | None, typer.Option(help="report.html: one page; else a folder of results.")]
+PRINTED = Path("-")
+"""The place that is the standard output."""
 
 
-@dataclass(frozen=True)
-class LookOptions:
-    """What an explanation shows."""
+class Place(NamedTuple):
+    """Where an explanation goes: nowhere, a page (a file, or printed), a folder of pages, or a folder of results."""
 
-    layer: Annotated[
-        list[str] | None, typer.Option("--layer", "-l", help="Shown layers: features.28, features.28.clusters ...")
-    ] = None
-    nodes: Annotated[int, typer.Option(help="How many blocks of a layer are shown by themselves.")] = NODES
-    flows: Annotated[int, typer.Option(help="How many chains through all layers are listed.")] = FLOWS
+    path: Path | None
+    pages: bool = False
+    many: bool = False
 
-    def view(self, R: Measure, title: str, opening: str | None) -> View:
-        """A view of a measure."""
-        layers = None if not self.layer else read_parts(self.layer)
-        return View(R, layers=layers, nodes=self.nodes, flows=self.flows, title=title, opening=opening)
+    @property
+    def folder(self) -> bool:
+        """Whether it is a folder of results."""
+        return self.path is not None and not self.pages
+
+    def page(self, name: str) -> Path:
+        """The file of the page of an item."""
+        assert self.path is not None
+        return self.path / f"{name}.html" if self.many else self.path
 
 
-def explain(
-    model: ModelName,
-    given: Inputs,
-    out: Out = None,
-    batch: Batch = None,
-    *,
-    look: LookOptions,
-    options: ModelOptions,
-    settings: MeasureOptions,
-    dry: DryRun = False,
-    json: AsJson = False,
-) -> int:
+def explain(asked: Explain) -> int:
     """What was decided, on what evidence, through which layers, and whether that can be trusted."""
-    terminal = Terminal(json)
-    read_parts(look.layer or [])
-    loaded = opened(terminal, options, model)
-    items = read_inputs(loaded, given, batch=batch)
-    refuse_place(out, len(items))
-    arguments = settings.arguments(loaded)
-    openings = [_opening(model, options, given, i) for i in range(len(items))]
-    if dry:
-        maps = is_page(out)
+    terminal = Terminal(asked.json)
+    read_parts(asked.look.layer or [])
+    loaded = opened(terminal, asked.options, asked.model)
+    items = read_inputs(loaded, asked.given, batch=asked.batch)
+    place = read_place(asked.out, len(items), asked.json)
+    arguments = arguments_of(asked.settings, loaded)
+    if asked.dry:
         return dry_run(
             terminal, "explain", loaded, items, arguments,
-            lambda R: plan_view(look.view(R, items[0].name, None), maps),
+            lambda R: plan_view(view_of(asked.look, R, items[0].name, None), place.pages, asked.look.fast),
         )  # fmt: skip
-    return explain_all(terminal, "explain", loaded, items, arguments, look, out, openings)
+    openings = [_opening(asked.model, asked.options, asked.given, i) for i in range(len(items))]
+    return explain_all(terminal, "explain", loaded, items, arguments, asked.look, place, openings)
+
+
+def report(asked: ReportAsked) -> int:
+    """An explanation as a page; of several inputs, a page for each in a folder."""
+    terminal = Terminal(asked.json)
+    read_parts(asked.look.layer or [])
+    loaded = opened(terminal, asked.options, asked.model)
+    items = read_inputs(loaded, asked.given, batch=asked.batch)
+    many = len(items) > 1 or not (is_page(asked.out) or asked.out == PRINTED)
+    if many and is_page(asked.out):
+        raise InputError(
+            "a page is about one input", got=f"{len(items)} inputs", expected="a folder for their pages",
+            hint=f"--out {asked.out.with_suffix('')}",
+        )  # fmt: skip
+    place = Place(asked.out, pages=True, many=True) if many else read_place(asked.out, 1, asked.json)
+    refuse_file(asked.out if many else None)
+    openings = [_opening(asked.model, asked.options, asked.given, i) for i in range(len(items))]
+    arguments = arguments_of(asked.settings, loaded)
+    return explain_all(terminal, "report", loaded, items, arguments, asked.look, place, openings)
+
+
+def view_of(look: LookOptions, R: Measure, title: str, opening: str | None) -> View:
+    """A view of a measure as options say."""
+    layers = None if not look.layer else read_parts(look.layer)
+    return View(R, layers=layers, nodes=look.nodes, flows=look.flows, title=title, opening=opening)
 
 
 def explain_all(
     terminal: Terminal, command: str, loaded: Loaded, items: Sequence[Item], arguments: Mapping[str, Any],
-    look: LookOptions, out: Path | None, openings: Sequence[str],
+    look: LookOptions, place: Place, openings: Sequence[str],
 ) -> int:  # fmt: skip
-    """Explains items and says what was found; writes a page or a folder if there is a path."""
+    """Explains items and says what was found; writes pages or a folder if there is a place for them.
+
+    The heat maps of all items come first, as they are cheap; then the rest, item by item.
+    """
     names = dict(zip(items, _folders(items), strict=True))
     lines = dict(zip(items, openings, strict=True))
+    seen: dict[Item, View] = {}
+    if place.path is not None and (place.folder or place.many):
+        mark_results(place.path)
 
     with terminal.work(command) as steps:
 
-        def ask(item: Item, sample: Any, R: Measure) -> Data:
-            view = look.view(R, item.name, lines[item])
-            parts = read_view(view, steps, maps=is_page(out))
-            result = result_of(R, parts)
-            if out is None:
-                return result
-            steps.tell(f"writing {out}")
-            if is_page(out):
-                Report(parts).save(out)
-                return {**result, "files": [str(out)]}
-            files = write_folder(out / names[item], view, document(command, input=item.name, **result))
-            return {**result, "files": [f"{names[item]}/{name}" for name in files]}
+        def begin(item: Item, R: Measure) -> None:
+            steps.tell("the heat map")
+            seen[item] = view_of(look, R, item.name, lines[item])
+            if place.folder:
+                assert place.path is not None
+                write_heat(place.path / names[item], seen[item])
+            else:
+                R(seen[item].canvas.variable)
 
-        results = ask_all(loaded, items, arguments, steps, ask)
+        def go_on(item: Item, R: Measure) -> Data:
+            view = seen.pop(item)
+            view = view if view.R is R else view_of(look, R, item.name, lines[item])  # there was no room to keep it
+            parts = read_view(view, steps, place.pages, look.fast)
+            result = result_of(R, parts)
+            if place.path is None:
+                return result
+            steps.tell("writing")
+            return {**result, "files": write(terminal, command, place, names[item], view, parts)}
+
+        results = ask_all(loaded, items, arguments, steps, go_on, begin)
     code = show_results(terminal, results, lambda result: _show(terminal, result), _decided)
-    whole = terminal.finish(command, model=loaded.describe(), results=results)
-    if out is not None and not is_page(out):
-        write_json(out / "index.json", whole)
-    if out is not None:
-        terminal.say(f"written: {out}")
+    if place.path is not None and place.path != PRINTED:
+        terminal.say(f"written: {place.path}")
+    whole = terminal.finish(command, model=loaded.describe(), results=results, seconds=steps.seconds)
+    if place.folder:
+        assert place.path is not None
+        write_json(place.path / "index.json", whole)
     return code
 
 
-def read_view(view: View, steps: Steps, maps: bool) -> Data:
-    """The parts of a view; those that only a page shows if it is wanted."""
-    if maps:
+def write(terminal: Terminal, command: str, place: Place, name: str, view: View, parts: Data) -> list[str]:
+    """Writes what was found about one item; the names of the files."""
+    assert place.path is not None
+    if place.path == PRINTED:
+        terminal.print(Report(parts).html)
+        return []
+    if place.pages:
+        Report(parts).save(place.page(name))
+        return [str(place.page(name))]
+    found = document(command, input=parts["title"], **result_of(view.R, parts))
+    files = write_folder(place.path / name, view, found, flows="columns" in parts)
+    return [f"{name}/{file}" for file in files]
+
+
+def read_view(view: View, steps: Steps, pages: bool, fast: bool) -> Data:
+    """The parts of a view: what only a page shows if one is wanted, and what takes long unless it is to be fast."""
+    if pages and not fast:
         return view.whole(steps.tell)
-    steps.tell("the heat map")
     parts = view.facts()
+    if fast and not pages:
+        return parts
     steps.tell("the flow through the layers")
-    parts |= view.network() | view.flows()
+    parts |= view.network()
+    if fast:
+        return parts | {"flows": [], "certified": True, "maps": []}
+    steps.tell("the strongest chains")
+    parts |= view.flows()
     steps.tell("the certificate")
     return parts | view.health()
 
 
 def result_of(R: Measure, parts: Data) -> Data:
-    """The numbers of a view without its pictures."""
+    """The numbers of a view without its pictures; tables name their axes, and what stands along them."""
     columns = [
         {**{key: column[key] for key in ("name", "what", "by", "mass")},
          "nodes": [{key: node[key] for key in ("kind", "block", "text", "share")} for node in column["nodes"]]}
-        for column in parts["columns"]
+        for column in parts.get("columns", ())
     ]  # fmt: skip
-    flows = [{"share": flow["share"], "nodes": flow["nodes"]} for flow in parts["flows"]]
+    joint = [
+        table_of(table, [(one["name"], one["by"], [node["text"] for node in one["nodes"]]) for one in pair])
+        for table, pair in zip(parts.get("tables", ()), itertools.pairwise(columns), strict=True)
+    ]
+    flows = [
+        {"share": flow["share"], "nodes": flow["nodes"],
+         "labels": [f"{columns[c]['name']} {_node(columns[c], columns[c]['nodes'][n])}" for c, n in flow["nodes"]]}
+        for flow in parts.get("flows", ())
+    ]  # fmt: skip
     return {
         "decision": parts["decision"], "options": parts["options"], "layers": layers_of(R), "columns": columns,
-        "joint": parts["tables"], "flows": flows, "certified": parts["certified"], "health": parts["health"],
+        "joint": joint, "flows": flows, "certified": parts.get("certified", True), "health": parts["health"],
     }  # fmt: skip
 
 
@@ -154,22 +209,27 @@ def _literal(value: Any) -> str:
 
 def is_page(out: Path | None) -> bool:
     """Whether a page is to be written, and not a folder."""
-    return out is not None and out.suffix.lower() in (".html", ".htm")
+    return out is not None and (out.suffix.lower() in (".html", ".htm") or out == PRINTED)
 
 
-def refuse_place(out: Path | None, count: int) -> None:
-    """Complains about a place that cannot be written to, before anything is computed."""
-    if out is None:
-        return
-    if is_page(out):
-        if count > 1:
-            expected = "one input, or a folder such as --out results/"
-            raise InputError("a report is about one input", got=f"{count} inputs", expected=expected)
-        if out.is_dir() or not out.absolute().parent.is_dir():
-            raise InputError(
-                "the report cannot be written there", got=str(out), expected="a file in a folder that exists"
-            )
-    elif out.exists() and not out.is_dir():
+def read_place(out: Path | None, count: int, as_json: bool) -> Place:
+    """The place that is meant; one that cannot be written to is refused before anything is computed."""
+    if out is None or not is_page(out):
+        refuse_file(out)
+        return Place(out)
+    if count > 1:
+        expected = "one input, or a folder such as --out results/"
+        raise InputError("a report is about one input", got=f"{count} inputs", expected=expected, hint="nrm report")
+    if out == PRINTED and as_json:
+        raise InputError("one thing can be printed", got="--out - and --json", expected="one of them")
+    if out != PRINTED and (out.is_dir() or not out.absolute().parent.is_dir()):
+        raise InputError("the report cannot be written there", got=str(out), expected="a file in a folder that exists")
+    return Place(out, pages=True)
+
+
+def refuse_file(out: Path | None) -> None:
+    """Complains about a file in the place of a folder."""
+    if out is not None and out.exists() and not out.is_dir():
         raise InputError(
             "there is a file in the place of the folder", got=str(out), expected="report.html, or a folder"
         )
@@ -197,12 +257,13 @@ def _show(terminal: Terminal, result: Mapping[str, Any]) -> None:
         terminal.say(found["sign"])
     rows = [(one["name"], f"{one['value']:.4g}", percent(one["probability"])) for one in found["alternatives"]]
     terminal.table(["output", "value", "probability"], rows, right=(1, 2))
-    terminal.say("")
-    layers = [(c["name"], c["what"], percent(c["mass"]), _strongest(c)) for c in result["columns"]]
-    terminal.table(["layer", "of", "mass", "strongest"], layers, right=(2,))
+    if result["columns"]:
+        terminal.say("")
+        layers = [(c["name"], c["what"], percent(c["mass"]), _strongest(c)) for c in result["columns"]]
+        terminal.table(["layer", "of", "mass", "strongest"], layers, right=(2,))
     if result["flows"]:
         terminal.say("")
-        chains = [(percent(flow["share"]), _chain(result["columns"], flow["nodes"])) for flow in result["flows"]]
+        chains = [(percent(flow["share"]), " > ".join(flow["labels"])) for flow in result["flows"]]
         head = "strongest chains" if result["certified"] else "strongest chains (not certified: there may be stronger)"
         terminal.table(["share", head], chains, right=(0,))
     terminal.say("", result["health"]["verdict"])
@@ -216,7 +277,3 @@ def _strongest(column: Mapping[str, Any]) -> str:
 def _node(column: Mapping[str, Any], node: Mapping[str, Any]) -> str:
     """A node in words: its name, or what it is and its number."""
     return f"{column['by'].removesuffix('s')} {node['text']}" if node["text"].isdigit() else str(node["text"])
-
-
-def _chain(columns: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]]) -> str:
-    return " > ".join(f"{columns[c]['name']} {_node(columns[c], columns[c]['nodes'][n])}" for c, n in nodes)

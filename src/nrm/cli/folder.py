@@ -6,29 +6,47 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nrm.cli.output import write_json
+from nrm.cli.output import as_text
 from nrm.extras import extra
-from nrm.plot import flows, heatmap, text
+from nrm.jobs.folders import mark_results
+from nrm.plot import flows as draw_flows
+from nrm.plot import heatmap, text
 from nrm.report import View
 from nrm.results import replacing, save
 
 RESOLUTION = 130
 
 
-def write_folder(folder: Path, view: View, document: dict[str, Any]) -> list[str]:
-    """Writes the results of a view and returns the names of the files, each there as a whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_json(path: Path, data: Any) -> None:
+    """Writes a document; the file is there as a whole or not at all."""
+    with replacing(path) as new:
+        new.write_text(as_text(data) + "\n", encoding="utf-8")
+
+
+def write_heat(folder: Path, view: View) -> list[str]:
+    """Writes the heat map of a view as a picture (as a page, if it is no image)."""
+    mark_results(folder)
+    return list(_heat(folder, view))
+
+
+def write_folder(folder: Path, view: View, document: dict[str, Any], flows: bool) -> list[str]:
+    """Writes the numbers of a view, and its flows if they are wanted; the heat map is there already.
+
+    Returns the names of all files, each there as a whole or not at all.
+    """
     R, variable = view.R, view.canvas.variable
     tensors: dict[str, Any] = {"input": (R(variable), (variable,))}
-    for shown in view.columns:
+    for shown in view.columns if flows else ():
         share = R(shown.partition)
         tensors[str(shown.partition)] = (share, ("sample", *[str(shown.partition)] * (share.ndim - 1)))
     save(folder / "relevance.safetensors", measure=R, **tensors)
     write_json(folder / "result.json", document)
-    return ["result.json", "relevance.safetensors", *_pictures(folder, view)]
+    pictures = _flows(folder, view) if flows else ()
+    heat = [name for name in ("heat.png", "heat.svg", "heat.html") if (folder / name).exists()]
+    return ["result.json", "relevance.safetensors", *heat, *pictures]
 
 
-def _pictures(folder: Path, view: View) -> Iterator[str]:
+def _heat(folder: Path, view: View) -> Iterator[str]:
     R, canvas = view.R, view.canvas
     heat = R(canvas.variable)[0]
     if canvas.kind == "image":
@@ -38,15 +56,24 @@ def _pictures(folder: Path, view: View) -> Iterator[str]:
     else:
         text(heat.flatten(), canvas.tokens).save(folder / "heat.html")
         yield "heat.html"
-    axes = flows(R, *(shown.partition for shown in view.columns), nodes=view.choice.nodes)
+
+
+def _flows(folder: Path, view: View) -> Iterator[str]:
+    axes = draw_flows(view.R, *(shown.partition for shown in view.columns), nodes=view.choice.nodes)
     yield from _save(axes.figure, folder, "flows")
 
 
 def _save(figure: Any, folder: Path, name: str) -> Iterator[str]:
+    for kind in ("png", "svg"):
+        save_picture(figure, folder / f"{name}.{kind}", close=kind == "svg")
+        yield f"{name}.{kind}"
+
+
+def save_picture(figure: Any, path: Path, close: bool = True) -> None:
+    """Writes a figure in the format that the name ends with, as a whole or not at all, and closes it."""
     with extra("viz", "pictures of results"):
         import matplotlib.pyplot as plt
-    for kind in ("png", "svg"):
-        with replacing(folder / f"{name}.{kind}") as new:
-            figure.savefig(new, format=kind, dpi=RESOLUTION)
-        yield f"{name}.{kind}"
-    plt.close(figure)
+    with replacing(path) as new:
+        figure.savefig(new, format=path.suffix[1:].lower(), dpi=RESOLUTION)
+    if close:
+        plt.close(figure)

@@ -13,6 +13,9 @@ from typing import Any
 from nrm.errors import InputError, NrmError
 from nrm.extras import extra
 
+KINDS = "torchvision:NAME, timm:NAME, hf:NAME_OR_FOLDER, or package.module:factory"
+"""How models are named."""
+
 
 def import_named(name: str, what: str) -> Any:
     """The object ``package.module:attribute``; modules of the working folder are found as well."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +13,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from nrm.cli.imported import describe
 from nrm.cli.models import Loaded
-from nrm.errors import InputError, NrmError
+from nrm.errors import InputError, NrmError, readable
 from nrm.explorer.items import MOST_BYTES, SUFFIXES, batched, read_image
 from nrm.extras import extra
+from nrm.jobs.folders import files_below
 
 TENSORS = (".npy", ".safetensors")
 TEXTS = (".txt",)
+STANDARD = "-"
+"""The input that is the standard input."""
+ARRAY = b"\x93NUMPY"
+PICTURES = (b"\x89PNG", b"\xff\xd8\xff", b"BM")
+"""What files begin with: an array of numpy, and pictures but for WebP."""
 
 
 class Sample(NamedTuple):
@@ -41,6 +50,7 @@ class Item:
 def read_inputs(loaded: Loaded, given: Sequence[str], *, batch: bool | None = None) -> list[Item]:
     """The items that the arguments of a command name: files, folders, and texts for models that read them.
 
+    ``-`` is the standard input: an image, tensors, a text, or for other models the names of files, one per line.
     A file of a tensor holds one sample, or several along its first axis: as ``batch`` says, else by its axes (one and
     three are those of a single sample). Several tensors in one file are the arguments of the model by name.
     """
@@ -51,6 +61,9 @@ def read_inputs(loaded: Loaded, given: Sequence[str], *, batch: bool | None = No
 
 
 def _items(loaded: Loaded, text: str, batch: bool | None) -> Iterator[Item]:
+    if text == STANDARD:
+        yield from _standard(loaded, sys.stdin.buffer.read(), batch)
+        return
     path = Path(text)
     suffix = path.suffix.lower()
     try:
@@ -68,17 +81,50 @@ def _items(loaded: Loaded, text: str, batch: bool | None) -> Iterator[Item]:
         yield Item(text, lambda: sample)
 
 
+def _standard(loaded: Loaded, content: bytes, batch: bool | None) -> Iterator[Item]:
+    """What comes in by the standard input, known by its first bytes."""
+    if not content:
+        raise InputError("the standard input is empty", got=STANDARD, expected="an image, tensors, a text, or names")
+    found: Tensor | dict[str, Tensor] | None = None
+    if content.startswith(ARRAY):
+        found = _read_array(io.BytesIO(content), STANDARD)
+    elif content[8:9] == b"{":  # a length of eight bytes, and JSON
+        found = _read_safetensors(content, STANDARD)
+    if found is not None:
+        yield from _tensor_items(_samples_of(found, STANDARD, loaded, batch), STANDARD)
+    elif content.startswith(PICTURES) or content[8:12] == b"WEBP":
+        yield Item(STANDARD, _keep(_picture(loaded, content, STANDARD)))
+    else:
+        text = _decoded(content)
+        if loaded.tokenizer is not None:
+            yield Item(STANDARD, _keep(_tokens(loaded, text.strip())))
+        else:
+            yield from (item for line in text.splitlines() if line.strip() for item in _items(loaded, line, batch))
+
+
+def _decoded(content: bytes) -> str:
+    """A text, or names of files; those need not be UTF-8."""
+    text = os.fsdecode(content)
+    if "\0" in text:
+        known = ", ".join((*SUFFIXES, *TENSORS))
+        raise InputError("data of an unknown kind", got="the standard input", expected=f"{known}, a text, or names")
+    return text
+
+
+def _tensor_items(samples: Sequence[Sample], name: str) -> Iterator[Item]:
+    for i, sample in enumerate(samples):
+        yield Item(name if len(samples) == 1 else f"{name}[{i}]", _keep(sample))
+
+
 def _file(loaded: Loaded, path: Path, batch: bool | None) -> Iterator[Item]:
     """The items of one file, read now."""
-    suffix = path.suffix.lower()
+    suffix, name = path.suffix.lower(), readable(path.name)
     if suffix in TENSORS:
-        samples = read_tensors(path, loaded, batch)
-        for i, sample in enumerate(samples):
-            yield Item(path.name if len(samples) == 1 else f"{path.name}[{i}]", _keep(sample))
+        yield from _tensor_items(read_tensors(path, loaded, batch), name)
     elif suffix in TEXTS:
-        yield Item(path.name, _keep(_tokens(loaded, _read_text(path))))
+        yield Item(name, _keep(_tokens(loaded, _read_text(path))))
     elif suffix in SUFFIXES:
-        yield Item(path.name, _keep(_image(loaded, path)))
+        yield Item(name, _keep(_image(loaded, path)))
     else:
         known = ", ".join((*SUFFIXES, *TENSORS, *TEXTS))
         raise InputError("a file of an unknown kind", got=path.name, expected=known)
@@ -91,16 +137,17 @@ def _keep(sample: Sample) -> Callable[[], Sample]:
 def _folder(loaded: Loaded, folder: Path, batch: bool | None) -> Iterator[Item]:
     """The files of a folder and below, in the order of their names; each is read when its turn comes."""
     known = {*SUFFIXES, *TENSORS, *(TEXTS if loaded.tokenizer is not None else ())}
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix.lower() in known)
+    files = files_below(folder, known)
     if not files:
         raise InputError("the folder has nothing to explain", got=str(folder), expected=", ".join(sorted(known)))
-    for path in files:
-        name = path.relative_to(folder).as_posix()
+    for file in files:
+        path, name = folder / file, readable(file)
         if path.suffix.lower() in SUFFIXES:
             yield Item(name, lambda path=path: _image(loaded, path))  # type: ignore[misc]
         else:
             yield from (
-                Item(f"{name}{item.name.removeprefix(path.name)}", item.load) for item in _file(loaded, path, batch)
+                Item(f"{name}{item.name.removeprefix(readable(path.name))}", item.load)
+                for item in _file(loaded, path, batch)
             )
 
 
@@ -109,11 +156,18 @@ def _image(loaded: Loaded, path: Path) -> Sample:
         raise InputError("the model takes no images", got=path.name, where=loaded.name)
     if path.stat().st_size > MOST_BYTES:
         raise InputError("the image is too large", got=path.name, expected=f"at most {MOST_BYTES >> 20} MiB")
+    return _picture(loaded, path.read_bytes(), path.name)
+
+
+def _picture(loaded: Loaded, content: bytes, name: str) -> Sample:
+    """The sample of the bytes of an image."""
+    if loaded.transform is None:
+        raise InputError("the model takes no images", got=name, where=loaded.name)
     try:
-        image = read_image(path.read_bytes())
+        image = read_image(content)
     except NrmError as error:
-        raise error.at(path.name) from None
-    return Sample(on_device(loaded, as_batch(transformed(loaded, image, path.name))))
+        raise error.at(name) from None
+    return Sample(on_device(loaded, as_batch(transformed(loaded, image, name))))
 
 
 def transformed(loaded: Loaded, image: Any, where: str) -> Any:
@@ -148,56 +202,65 @@ def on_device(loaded: Loaded, inputs: Any) -> Any:
 
 def read_tensors(path: Path, loaded: Loaded, batch: bool | None) -> list[Sample]:
     """The samples of a file of tensors, one by one."""
-    found = _read_array(path) if path.suffix.lower() == ".npy" else _read_safetensors(path)
+    found: Tensor | dict[str, Tensor]
+    if path.suffix.lower() == ".npy":
+        found = _read_array(path, path.name)
+    else:
+        found = _read_safetensors(path.read_bytes(), path.name)
+    return _samples_of(found, path.name, loaded, batch)
+
+
+def _samples_of(found: Tensor | dict[str, Tensor], name: str, loaded: Loaded, batch: bool | None) -> list[Sample]:
+    """Tensors as samples, one by one."""
     if isinstance(found, Tensor):
         single = found.ndim in (0, 1, 3) if batch is None else not batch
         whole = found[None] if single else found
         if loaded.tokens:
-            return [_token_ids(loaded, whole[i : i + 1], path) for i in range(len(whole))]
+            return [_token_ids(loaded, whole[i : i + 1], name) for i in range(len(whole))]
         parts: list[Any] = [whole[i : i + 1] for i in range(len(whole))]
     else:
         counts = {len(value) if value.ndim else 0 for value in found.values()}
         if len(counts) != 1 or 0 in counts:
             expected = "tensors with the same number of samples along their first axis"
-            raise InputError("the tensors do not belong together", got=path.name, expected=expected)
-        parts = [{name: value[i : i + 1] for name, value in found.items()} for i in range(counts.pop())]
+            raise InputError("the tensors do not belong together", got=name, expected=expected)
+        parts = [{key: value[i : i + 1] for key, value in found.items()} for i in range(counts.pop())]
     if not parts:
-        raise InputError("the file has no samples", got=path.name)
+        raise InputError("the file has no samples", got=name)
     return [Sample(on_device(loaded, part)) for part in parts]
 
 
-def _token_ids(loaded: Loaded, ids: Tensor, path: Path) -> Sample:
+def _token_ids(loaded: Loaded, ids: Tensor, name: str) -> Sample:
     if ids.is_floating_point() or ids.ndim != 2:
-        raise InputError("not a list of token ids", got=f"{path.name}: {ids.dtype}, shape {tuple(ids.shape)}")
+        raise InputError("not a list of token ids", got=f"{name}: {ids.dtype}, shape {tuple(ids.shape)}")
     ids = ids.long()
     size = getattr(loaded.model.config, "vocab_size", None)
     if size is not None and not 0 <= int(ids.min()) <= int(ids.max()) < size:
-        got, expected = f"{path.name}: {int(ids.min())} to {int(ids.max())}", f"0 to {size - 1}"
+        got, expected = f"{name}: {int(ids.min())} to {int(ids.max())}", f"0 to {size - 1}"
         raise InputError("no such token", got=got, expected=expected)
     names = loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist()) if loaded.tokenizer is not None else None
     return Sample(on_device(loaded, {"input_ids": ids}), None if names is None else tuple(map(str, names)))
 
 
-def _read_array(path: Path) -> Tensor:
+def _read_array(source: Path | io.BytesIO, name: str) -> Tensor:
     try:
-        array = np.load(path, allow_pickle=False)
+        array = np.load(source, allow_pickle=False)
         if not isinstance(array, np.ndarray):
             raise ValueError("not a single array")
         return torch.from_numpy(np.ascontiguousarray(array))
     except (ValueError, TypeError, OSError, EOFError) as error:
-        got = f"{path.name}: {str(error)[:120]}"
+        got = f"{name}: {str(error)[:120]}"
         raise InputError(
             "the array cannot be read", got=got, expected="an array of numbers, as numpy.save writes it"
         ) from error
 
 
-def _read_safetensors(path: Path) -> Tensor | dict[str, Tensor]:
+def _read_safetensors(content: bytes, name: str) -> Tensor | dict[str, Tensor]:
     try:
-        found = load_file(path)
+        found = load_tensors(content)
     except (SafetensorError, OSError) as error:
-        raise InputError("the tensors cannot be read", got=f"{path.name}: {str(error)[:120]}") from error
+        raise InputError("the tensors cannot be read", got=f"{name}: {str(error)[:120]}") from error
     if not found:
-        raise InputError("the file has no tensors", got=path.name)
+        raise InputError("the file has no tensors", got=name)
     return next(iter(found.values())) if len(found) == 1 else found
 
 

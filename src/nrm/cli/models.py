@@ -11,13 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from nrm.cli.hugging import load_hugging
-from nrm.cli.imported import describe, import_named, using
+from nrm.cli.imported import KINDS, describe, import_named, using
 from nrm.cli.names import read_labels
 from nrm.cli.transforms import Transform, plain, read_transform
 from nrm.cli.weights import fit_weights, read_weights
 from nrm.errors import InputError, NrmError
 
-KINDS = "torchvision:NAME, timm:NAME, hf:NAME_OR_FOLDER, or package.module:factory"
 RANDOM = "none"
 """What says that weights are drawn at random."""
 

@@ -1,29 +1,38 @@
-"""Options that several commands share, each explained once."""
+"""Options that several commands share, each explained once. Nothing here needs torch, so that help comes at once."""
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
-from inspect import Parameter, signature
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from importlib import import_module
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args
 
-import torch
-
-from nrm.cli.models import KINDS, Loaded, load_model
-from nrm.cli.notation import read_target
-from nrm.errors import InputError
+from nrm.cli.imported import KINDS
 from nrm.extras import extra
 
 with extra("cli", "the command line"):
     import typer
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help=KINDS)]
-Inputs = Annotated[list[str], typer.Argument(metavar="INPUT", help="Images, folders, .npy or .safetensors, texts.")]
+Inputs = Annotated[
+    list[str],
+    typer.Argument(metavar="INPUT", help="Images, folders, .npy or .safetensors, texts; - is standard input."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on the standard output.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost; write nothing.")]
+Batch = Annotated[
+    bool | None, typer.Option("--batch/--single", help="Whether tensor files have samples first; else by their axes.")
+]
+Nodes = Annotated[int, typer.Option(help="Number of clusters or groups of a layer.")]
+Out = Annotated[Path | None, typer.Option(help="report.html: one page; else a folder of results; - prints the page.")]
+Port = Annotated[int | None, typer.Option(help="Port on this machine; else a free one.")]
+Browser = Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")]
+ClassNames = Annotated[
+    Path | None,
+    typer.Option(help="For --target label: what the data calls the outputs; lines in their order, or JSON."),
+]
+MaxErrors = Annotated[int, typer.Option(min=0, help="Samples that may fail; they are left out and listed.")]
 
 
 @dataclass(frozen=True)
@@ -38,11 +47,6 @@ class ModelOptions:
     ] = None
     device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1 ...")] = "cpu"
 
-    def load(self, name: str, **more: Any) -> Loaded:
-        """The model."""
-        options = {field.name: getattr(self, field.name) for field in fields(self)}
-        return load_model(name, **{**options, **more})
-
 
 @dataclass(frozen=True)
 class MeasureOptions:
@@ -56,44 +60,65 @@ class MeasureOptions:
     zero: Annotated[str, typer.Option(help="Where mass without a way goes: sink, uniform, error.")] = "sink"
     dtype: Annotated[str | None, typer.Option(metavar="float32|float64", help="Precision of relevance.")] = None
 
-    def arguments(self, loaded: Loaded) -> dict[str, Any]:
-        """The arguments of :func:`nrm.measure`."""
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise InputError("no such precision", got=f"--dtype {self.dtype}", expected=" or ".join(DTYPES))
-        return {
-            "target": read_target(self.target, loaded.labels, loaded.tokens),
-            "rules": self.rules, "bias": self.bias, "zero": self.zero,
-            "dtype": None if self.dtype is None else DTYPES[self.dtype],
-        }  # fmt: skip
+
+@dataclass(frozen=True)
+class LookOptions:
+    """What an explanation shows."""
+
+    layer: Annotated[
+        list[str] | None, typer.Option("--layer", "-l", help="Shown layers: features.28, features.28.clusters ...")
+    ] = None
+    nodes: Annotated[int, typer.Option(help="How many blocks of a layer are shown by themselves.")] = 8
+    flows: Annotated[int, typer.Option(help="How many chains through all layers are listed.")] = 6
+    fast: Annotated[
+        bool, typer.Option("--fast", help="What comes at once: the decision and the heat map (a page: ribbons).")
+    ] = False
 
 
-def spread(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same command with options one by one, where it takes groups of them."""
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    own = signature(command).parameters.values()
-    options = [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=_grouped(field.type, kind))
-        for kind in groups.values()
-        for field in fields(kind)
-    ]
+@dataclass(frozen=True)
+class JobOptions:
+    """How a data set is worked off."""
 
-    @wraps(command)
+    k: Annotated[int, typer.Option("-k", help="How many samples of every block are kept.")] = 40
+    store: Annotated[Path | None, typer.Option(help="Folder for results; a stopped job goes on there.")] = None
+    weight: Annotated[str, typer.Option(help="How samples are compared: logit, softmax, none.")] = "logit"
+    engine: Annotated[str, typer.Option(help="local, or ray.")] = "local"
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes, or actors of Ray.")] = None
+    batch_size: Annotated[int, typer.Option(help="Samples that are explained together.")] = 16
+    shard_size: Annotated[int, typer.Option(help="Samples that are one unit of work.")] = 256
+    max_errors: MaxErrors = 0
+
+
+def spread(kind: type[Any], home: str) -> Callable[..., Any]:
+    """The function of a command whose parameters are the fields of what it is asked, groups of them one by one.
+
+    The function of the same name in the module ``home`` answers; it is imported when it is called, as it needs torch.
+    """
+    own = [field for field in fields(kind) if not is_dataclass(field.type)]
+    groups: dict[str, Any] = {field.name: field.type for field in fields(kind) if is_dataclass(field.type)}
+
     def run(**given: Any) -> Any:
         made = {
-            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)}) for name, kind in groups.items()
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
         }
-        return command(**given, **made)
+        return getattr(import_module(home), kind.__name__.lower())(kind(**given, **made))
 
-    kept = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in own if p.name not in groups]
-    run.__signature__ = signature(command).replace(parameters=[*kept, *options])  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in (*kept, *options)}
-    del run.__wrapped__
+    options = [_parameter(field, field.type) for field in own]
+    options += [_parameter(field, _grouped(field.type, g)) for g in groups.values() for field in fields(g)]
+    run.__name__, run.__doc__ = kind.__name__.lower(), kind.__doc__
+    run.__signature__ = Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in options}
     return run
 
 
+def _parameter(field: Field[Any], annotation: Any) -> Parameter:
+    default = Parameter.empty if field.default is MISSING else field.default
+    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 def _grouped(annotation: Any, kind: Any) -> Any:
-    """The same option, listed under what its group is about."""
+    """The option, listed under what its group is about."""
     value, option = get_args(annotation)
     option = copy(option)
     option.rich_help_panel = kind.__doc__.splitlines()[0].rstrip(".")

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import math
 import platform
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from nrm._version import __version__
-from nrm.errors import NrmWarning
+from nrm.errors import NrmError, NrmWarning, readable
 from nrm.extras import extra
-from nrm.results import replacing
 
 COMMAND: ContextVar[str] = ContextVar("command", default="")
 """The command that is running, as it can be typed again."""
-SCHEMA = 1
+SCHEMA = 2
+"""The form of documents. In form 1 tables were lists of lists, without axes and labels."""
+LONG = 10.0
+"""Seconds after which a command says what it is doing, or what took the time."""
 WIDTH = 110
 """Columns of a text that goes to a file or a program."""
 
 
 def versions() -> dict[str, str]:
     """What has to be the same for the same numbers."""
-    return {"nrm": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
+    return {"nrm": __version__, "torch": importlib.metadata.version("torch"), "python": platform.python_version()}
 
 
 def document(command: str, **parts: Any) -> dict[str, Any]:
@@ -43,10 +42,11 @@ def document(command: str, **parts: Any) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """The same from JSON's types only; numbers that JSON does not have are null.
 
+    >>> import torch
     >>> plain({"gap": float("inf"), 3: torch.tensor([1, 2])})
     {'gap': None, '3': [1, 2]}
     """
-    if isinstance(value, Tensor | np.ndarray | np.generic):
+    if hasattr(value, "tolist"):  # tensors and arrays
         value = value.tolist()
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
@@ -54,7 +54,7 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    return value if value is None or isinstance(value, bool | int | float) else readable(str(value))
 
 
 def as_text(data: Any) -> str:
@@ -62,10 +62,11 @@ def as_text(data: Any) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Writes a document; the file is there as a whole or not at all."""
-    with replacing(path) as new:
-        new.write_text(as_text(data) + "\n", encoding="utf-8")
+def complaint(error: NrmError) -> dict[str, Any]:
+    """An error as plain data."""
+    return {
+        "what": error.what, "where": error.where, "got": error.got, "expected": error.expected, "try": error.hint,
+    }  # fmt: skip
 
 
 class Terminal:
@@ -97,6 +98,10 @@ class Terminal:
         if not self.as_json:
             for text in texts:
                 self._out.print(text)
+
+    def print(self, text: str) -> None:
+        """A result as it is, such as a page."""
+        self._out.file.write(f"{text}\n")
 
     def title(self, text: str) -> None:
         """A line above what follows."""
@@ -131,8 +136,12 @@ class Terminal:
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
         columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
         bar = Progress(*columns, console=self._beside, transient=True, disable=not self.interactive)
+        steps = Steps(bar, bar.add_task(what, total=None), None if self.interactive else self._beside.print)
         with bar, self.warnings():
-            yield Steps(bar, bar.add_task(what, total=None))
+            yield steps
+        steps.tell("")
+        if steps.total > LONG:
+            self._beside.print(steps.summary, style="dim")
 
     @contextmanager
     def warnings(self) -> Iterator[None]:
@@ -152,14 +161,43 @@ class Terminal:
 
 
 class Steps:
-    """A running bar."""
+    """What is being done: a running bar for people, a line now and then for a file, and how long everything took."""
 
-    def __init__(self, bar: Any, task: Any) -> None:
-        self._bar, self._task = bar, task
+    def __init__(self, bar: Any, task: Any, say: Callable[[str], None] | None = None) -> None:
+        self._bar, self._task, self._say = bar, task, say
+        self._taken: dict[str, float] = {}
+        self._what, self._thing = "", ""
+        self._begin = self._since = self._said = time.monotonic()
+
+    @property
+    def seconds(self) -> list[dict[str, Any]]:
+        """The seconds that every kind of step took, the longest first."""
+        ordered = sorted(self._taken.items(), key=lambda one: -one[1])
+        return [{"what": what, "seconds": round(taken, 3)} for what, taken in ordered]
+
+    @property
+    def total(self) -> float:
+        """The seconds of all steps."""
+        return sum(self._taken.values())
+
+    @property
+    def summary(self) -> str:
+        """What took the time."""
+        parts = ", ".join(f"{one['what']} {one['seconds']:.0f} s" for one in self.seconds if one["seconds"] >= 0.5)
+        return f"{self.total:.0f} s: {parts}"
 
     def tell(self, what: str) -> None:
         """The next step, of unknown length."""
-        self._bar.update(self._task, description=what, completed=0, total=None)
+        now = time.monotonic()
+        if self._what:
+            kind = self._what.partition(",")[0]  # what comes after it says how far it is
+            self._taken[kind] = self._taken.get(kind, 0.0) + now - self._since
+        self._what, self._since = what, now
+        text = ": ".join(part for part in (self._thing, what) if part)
+        self._bar.update(self._task, description=text, completed=0, total=None)
+        if self._say is not None and what and now - self._said > LONG:
+            self._said = now
+            self._say(f"{text} ({now - self._begin:.0f} s so far)")
 
     def listen(self, done: int, total: int | None) -> None:
         """How far it is; what a measure tells its ``progress``."""
@@ -168,8 +206,9 @@ class Steps:
     def each(self, things: Sequence[Any], what: Callable[[Any], str]) -> Iterator[Any]:
         """One thing after the other, each announced."""
         for i, thing in enumerate(things):
-            self.tell(what(thing) if len(things) == 1 else f"{what(thing)} ({i + 1} of {len(things)})")
+            self._thing = what(thing) if len(things) == 1 else f"{what(thing)} ({i + 1} of {len(things)})"
             yield thing
+        self._thing = ""
 
 
 def percent(share: float) -> str:

@@ -4,15 +4,16 @@ import contextlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from nrm.cli.answers import plan_view
+from nrm.cli.answers import arguments_of, plan_view
 from nrm.cli.ask import dry_run, opened
+from nrm.cli.asked import Demo, Explore
 from nrm.cli.datasets import read_dataset
-from nrm.cli.explain import LookOptions, Out, explain_all, is_page, refuse_place
+from nrm.cli.explain import explain_all, read_place, view_of
 from nrm.cli.inputs import Item, Sample, as_batch, on_device, read_inputs, transformed
 from nrm.cli.models import Loaded
-from nrm.cli.options import AsJson, DryRun, MeasureOptions, ModelName, ModelOptions
+from nrm.cli.options import MeasureOptions, ModelOptions
 from nrm.cli.output import COMMAND, Terminal
 from nrm.demo import read_digits
 from nrm.demo.digits import LEARNED
@@ -21,39 +22,20 @@ from nrm.explorer import explore as start_explorer
 from nrm.extras import extra
 from nrm.results import replacing
 
-with extra("cli", "the command line"):
-    import typer
-
 DEMO = "nrm.demo:digits"
-Port = Annotated[int | None, typer.Option(help="Port on this machine; else a free one.")]
-Browser = Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")]
 
 
-def explore(
-    model: ModelName,
-    data: Annotated[
-        list[str] | None, typer.Option("--data", help="Inputs to pick from: a folder, files, texts; may be repeated.")
-    ] = None,
-    store: Annotated[
-        Path | None, typer.Option(help="What relmax --store wrote: the samples in which nodes count most.")
-    ] = None,
-    dataset: Annotated[Path | None, typer.Option(help="The data set of the store, for pictures of them.")] = None,
-    port: Port = None,
-    browser: Browser = True,
-    *,
-    options: ModelOptions,
-    settings: MeasureOptions,
-    json: AsJson = False,
-) -> int:
+def explore(asked: Explore) -> int:
     """Look at decisions on a page of this machine: click nodes and ribbons, compare classes, ask formulas."""
-    terminal = Terminal(json)
-    _refuse_port(port)
-    if settings.target is not None:
-        raise InputError("the class is picked on the page", got=f"--target {settings.target}")
-    loaded = opened(terminal, options, model)
-    samples = None if dataset is None else read_dataset(loaded, dataset)
+    terminal = Terminal(asked.json)
+    _refuse_port(asked.port)
+    if asked.settings.target is not None:
+        raise InputError("the class is picked on the page", got=f"--target {asked.settings.target}")
+    loaded = opened(terminal, asked.options, asked.model)
+    samples = None if asked.dataset is None else read_dataset(loaded, asked.dataset)
     return serve(
-        terminal, loaded, _data(loaded, data or []), settings, port, browser, store=store, dataset=samples
+        terminal, loaded, _data(loaded, asked.data or []), asked.settings, asked.port, asked.browser,
+        store=asked.store, dataset=samples,
     )  # fmt: skip
 
 
@@ -62,7 +44,7 @@ def serve(
     **more: Any,
 ) -> int:  # fmt: skip
     """Runs the explorer until it is stopped."""
-    arguments = settings.arguments(loaded)
+    arguments = arguments_of(settings, loaded)
     del arguments["target"]
 
     def transform(image: Any) -> Any:
@@ -97,49 +79,35 @@ def _data(loaded: Loaded, given: Sequence[str]) -> Any:
     return [item.load().inputs for item in items]
 
 
-def demo(
-    sample: Annotated[int, typer.Option(help="Which digit is explained: 0 to 296.")] = 12,
-    out: Out = None,
-    images: Annotated[
-        Path | None, typer.Option(help="Write the digits as images into this folder, to try other commands on.")
-    ] = None,
-    page: Annotated[bool, typer.Option("--explore", help="Look at the digits in the explorer.")] = False,
-    port: Port = None,
-    browser: Browser = True,
-    *,
-    look: LookOptions,
-    settings: MeasureOptions,
-    dry: DryRun = False,
-    json: AsJson = False,
-) -> int:
+def demo(asked: Demo) -> int:
     """Explain a decision of a small network that the package carries; no download."""
-    terminal = Terminal(json)
-    _refuse_port(port)
-    refuse_place(out, 1)
-    if images is not None and images.exists() and not images.is_dir():
-        raise InputError("there is a file in the place of the folder", got=str(images), expected="a folder")
+    terminal = Terminal(asked.json)
+    _refuse_port(asked.port)
+    place = read_place(asked.out, 1, asked.json)
+    if asked.images is not None and asked.images.exists() and not asked.images.is_dir():
+        raise InputError("there is a file in the place of the folder", got=str(asked.images), expected="a folder")
     pixels, classes = (one[LEARNED:] for one in read_digits())
-    if not 0 <= sample < len(pixels):
-        raise InputError("no such digit", got=f"--sample {sample}", expected=f"0 to {len(pixels) - 1}")
+    if not 0 <= asked.sample < len(pixels):
+        raise InputError("no such digit", got=f"--sample {asked.sample}", expected=f"0 to {len(pixels) - 1}")
     loaded = opened(terminal, ModelOptions(), DEMO)
-    if page:
-        return serve(terminal, loaded, pixels, settings, port, browser)
-    item = Item(f"digit {sample}", lambda: Sample(pixels[sample : sample + 1]))
-    arguments = settings.arguments(loaded)
-    if dry:
-        maps = is_page(out)
+    if asked.page:
+        return serve(terminal, loaded, pixels, asked.settings, asked.port, asked.browser)
+    item = Item(f"digit {asked.sample}", lambda: Sample(pixels[asked.sample : asked.sample + 1]))
+    arguments = arguments_of(asked.settings, loaded)
+    if asked.dry:
         return dry_run(
-            terminal, "demo", loaded, [item], arguments, lambda R: plan_view(look.view(R, item.name, None), maps)
-        )
+            terminal, "demo", loaded, [item], arguments,
+            lambda R: plan_view(view_of(asked.look, R, item.name, None), place.pages, asked.look.fast),
+        )  # fmt: skip
     terminal.say(
         f"A network with {loaded.describe()['parameters']:,} parameters that has learned {LEARNED:,} handwritten "
-        f"digits; of {len(pixels)} others, this is number {sample}, a {int(classes[sample])}."
+        f"digits; of {len(pixels)} others, this is number {asked.sample}, a {int(classes[asked.sample])}."
     )
-    code = explain_all(terminal, "demo", loaded, [item], arguments, look, out, [_opening(sample)])
-    if images is not None:
-        write_digits(images, pixels, classes)
-        example = images / str(int(classes[sample])) / f"{sample:03}.png"
-        terminal.say(f"written: {images}; try: python -m nrm explain {DEMO} {example}")
+    code = explain_all(terminal, "demo", loaded, [item], arguments, asked.look, place, [_opening(asked.sample)])
+    if asked.images is not None:
+        write_digits(asked.images, pixels, classes)
+        example = asked.images / str(int(classes[asked.sample])) / f"{asked.sample:03}.png"
+        terminal.say(f"written: {asked.images}; try: python -m nrm explain {DEMO} {example}")
     return code
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nrm.errors import NrmError, QuestionError
+from nrm.errors import NrmError, QuestionError, readable
 from nrm.extras import extra
-from nrm.jobs.folders import files_below, readable
+from nrm.jobs.folders import files_below
 from nrm.jobs.samples import split_label
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")

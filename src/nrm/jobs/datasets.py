@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from nrm.errors import JobError, NrmError, QuestionError
+from nrm.errors import JobError, NrmError, QuestionError, readable
 from nrm.extras import extra
 from nrm.jobs.answers import Failure, Sample, describe
-from nrm.jobs.folders import files_below, readable
+from nrm.jobs.folders import files_below
 from nrm.jobs.samples import split_label
 from nrm.measure.classes import Classes, is_label
 from nrm.measure.scores import refuse_batches

@@ -36,12 +36,3 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 def _holds_results(folder: Path) -> bool:
     return (folder / MARK).exists() or all((folder / name).exists() for name in STORE)
-
-
-def readable(name: str) -> str:
-    r"""The name of a file as text that can be printed and written, whatever its bytes are.
-
-    >>> print(readable("caf\udce9.png"), readable("café.png"))
-    caf\xe9.png café.png
-    """
-    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -35,7 +35,7 @@ from nrm.jobs.job import (
 from nrm.jobs.parts import Span, write_part
 from nrm.jobs.questions import Question
 from nrm.jobs.ranking import Found, Ranking
-from nrm.jobs.store import Shelf, Store, claim, close
+from nrm.jobs.store import Shelf, Store, claim, close, is_finished
 from nrm.jobs.tally import Limits, fold_shards
 from nrm.measure.classes import LABEL, Classes, dataset_names, is_label, match_classes, named_target
 from nrm.measure.scores import read_options, read_weight
@@ -203,6 +203,11 @@ def _run_stored(
     job: Job, source: Iterator[Loaded] | None, engine: Engine, progress: bool | None, path: Path, only: Any
 ) -> Store:
     """The whole job, or what is left of it, with its shards written to a store."""
+    if is_finished(path, job.facts):
+        found = Store(path)
+        check_errors(found.errors, job.max_errors)
+        remark(found.notes)
+        return found
     with claim(path, job.facts, job.threads) as (shelf, threads), terminable(path):
         task = Task(replace(job, threads=threads), shelf.parts)
         finished = shelf.finished()

@@ -141,6 +141,25 @@ def claim_folder(path: Path, facts: Facts, settings: dict[str, int]) -> Iterator
         yield settings
 
 
+def is_finished(path: Path, facts: Facts) -> bool:
+    """Whether a store has all shards of this job, whole and merged: then nothing has to be written.
+
+    It may lie on a disk that cannot be written to. A store of another job is refused.
+    """
+    if not (path / MANIFEST).is_file() or facts["data"]["samples"] is None:
+        return False
+    _refuse_other_job(read_manifest(path)["facts"], facts, path)
+    shelf = Shelf(path, _limits(facts))
+    shards = math.ceil(facts["data"]["samples"] / facts["shard_size"])
+    if shelf.spans() != [Span(0, shards)]:
+        return False
+    try:
+        check_part(shelf.folder(Span(0, shards)))
+    except ResultFileError:
+        return False  # it is damaged: the job does it again, and says so
+    return True
+
+
 def _limits(facts: Facts) -> Limits:
     per_class = tuple(facts["per_class"])
     return Limits(facts["k"], facts["rows"], per_class, tuple(facts.get("leading", (0,) * len(per_class))))
