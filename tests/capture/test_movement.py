@@ -18,6 +18,8 @@ from capture.replay import check_capture, numbers
 from nrm.capture import Source
 from nrm.capture.vocabulary import VOCABULARY, movement, scatter
 
+pytestmark = pytest.mark.filterwarnings("ignore:index_reduce")  # torch calls it a beta, on every first call
+
 Function = Callable[[Tensor], Tensor]
 
 INDEX = torch.tensor([2, 0, 0])
@@ -165,7 +167,21 @@ CALLS: dict[str, tuple[tuple[int, ...], list[Function]]] = {
         [lambda x: x.index_copy(1, torch.tensor([3, 0]), C[:, :2]), lambda x: C.index_copy(0, INDEX[1:2], x[:1])],
     ),
     "index_fill": ((2, 4), [lambda x: x.index_fill(1, INDEX, 2.0)]),
-    "index_put": ((2, 4), [lambda x: x.index_put((INDEX[1:2], INDEX[:1]), x[1, :1])]),
+    "index_put": (
+        (2, 4),
+        [
+            lambda x: x.index_put((INDEX[1:2], INDEX[:1]), x[1, :1]),
+            lambda x: x.index_put((torch.tensor([0, 0]), torch.tensor([1, 1])), x[1, :2], True),
+        ],
+    ),
+    "put": (
+        (2, 4),
+        [
+            lambda x: x.put(torch.tensor([6, 1]), C[0, :2]),
+            lambda x: C.put(torch.tensor([-1, 3]), x[:, 1]),
+            lambda x: x.put(torch.tensor([[6], [6]]), x[:, :1], accumulate=True),
+        ],
+    ),
     "masked_scatter": ((2, 4), [lambda x: x.masked_scatter(MASK, C), lambda x: C.masked_scatter(MASK, x)]),
     "select_scatter": ((2, 4), [lambda x: x.select_scatter(C[:, 0], 1, 2), lambda x: C.select_scatter(x[0], 0, 1)]),
     "slice_scatter": ((2, 4), [lambda x: x.slice_scatter(C[:, :2], 1, 1, 3)]),
@@ -188,7 +204,16 @@ CALLS: dict[str, tuple[tuple[int, ...], list[Function]]] = {
         ] + [
             (lambda x, how=how: C.scatter_reduce(1, PLACES, x[:, 1:3], how, include_self=False))
             for how in ("sum", "mean", "amax", "amin")
-        ] + [lambda x: x.new_zeros(2, 2).scatter_reduce(0, 1 - PLACES % 2, x, "amax", include_self=False)],
+        ] + [lambda x: x.new_zeros(2, 2).scatter_reduce(0, 1 - PLACES % 2, x, "amax", include_self=False)] + [
+            (lambda x, how=how: x.scatter_reduce(1, PLACES, C[:, 1:3] + x[:, 1:3], how)) for how in ("amax", "amin")
+        ],
+    ),
+    "index_reduce": (
+        (2, 4),
+        [
+            (lambda x, how=how, own=own: x.index_reduce(1, INDEX, (x + C)[:, :3], how, include_self=own))
+            for how in ("mean", "amax", "amin") for own in (True, False)
+        ],
     ),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.ops import Multiply, Unknown
-from nrm.capture.samples import complete
+from nrm.capture.samples import complete, release
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
 
@@ -118,6 +118,7 @@ def check_samples(tape: Tape) -> None:
     if tape.batch == 1 or _find_mixed(tape) is None:
         return
     complete(tape.nodes)
+    release(tape.nodes, tape.output)
     node = _find_mixed(tape)
     if node is not None:
         raise CaptureError(

@@ -17,6 +17,11 @@ COPIES = {"to", "long", "int", "type", "view", "reshape", "contiguous", "clone",
           "squeeze", "unsqueeze", "expand", "transpose", "t", "permute", "cpu", "cuda"}  # fmt: skip
 """Calls whose result holds the user's own integers, as they were given."""
 
+MOVES = COPIES | {"get:T", "get:mT", "swapaxes", "swapdims", "movedim", "moveaxis", "flip", "roll", "narrow", "select",
+                  "index_select", "gather", "repeat", "repeat_interleave", "tile", "unflatten", "ravel", "broadcast_to",
+                  "expand_as", "chunk", "split", "unbind", "tensor_split"}  # fmt: skip
+"""Calls whose results hold entries of their first argument, at other places."""
+
 CONSTANT = {
     "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like",
     "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "get:grad", "requires_grad",

@@ -21,12 +21,12 @@ from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import is_in_place, tensors_in
 from nrm.capture.call import Call
 from nrm.capture.graphs import Graphs
+from nrm.capture.integers import Integers
 from nrm.capture.modules import Modules
 from nrm.capture.names import (
     BLANK,
     CASTS,
     CONSTANT,
-    COPIES,
     NUMPY_NAMES,
     READS,
     SHAPES,
@@ -79,7 +79,7 @@ class Recorder(TorchFunctionMode):
         self.given: list[str] = []
         self.borrowed: list[tuple[str, int, list[int]]] = []
         self.embedded: list[tuple[str | None, int]] = []
-        self._integers: dict[int, tuple[Tensor, str | None]] = {}
+        self._integers = Integers(samples)
         self.derived: dict[int, tuple[Tensor, Recall]] = {}
         self._settled: set[int] = set()
         self.origin.update((id(tensor), (tensor, name)) for name, tensor in anatomy.tensors)
@@ -110,6 +110,12 @@ class Recorder(TorchFunctionMode):
         origin = self.origin.get(id(tensor))
         name = origin[1] if origin else f"{self.path}/{label}.constant"
         return self.source(Source("constant"), tensor.to(self.precision.dtype), label, sample, channel, name)
+
+    def constant_like(self, node: Node, tensor: Tensor, label: str) -> int:
+        """A constant that replaces all of a tensor, with its samples and channels."""
+        index = self.constant(tensor.detach().clone(), label, node.sample, node.channel)
+        self.nodes[index].owner = node.owner
+        return index
 
     def sample_axis(self, tensor: Tensor) -> int | None:
         """The axis along which a constant of the model has room for the samples, if it has one."""
@@ -167,7 +173,7 @@ class Recorder(TorchFunctionMode):
         """
         self.given.append(name)
         if not tensor.is_floating_point():
-            self._integers[id(tensor)] = (tensor, name)
+            self._integers.add(tensor, name, whose)
             return
         if self.graphs is not None and self.graphs.is_weight(tensor):
             self.notes.append(f"{name} has one number per edge: a weight of messages, held constant")
@@ -194,11 +200,14 @@ class Recorder(TorchFunctionMode):
 
     def _embedding(self, value: Tensor, looked_up: Any) -> Tensor:
         value = value.to(self.precision.dtype)
-        sample = self.sample_axis(value) if value.ndim > 1 else None
-        whose = samples.Whose(sample) if self.graphs is None else self.graphs.whose(value)
+        if self.graphs is not None:
+            whose = self.graphs.whose(value)
+        else:
+            known = self._integers.embedded(looked_up, value)
+            whose = known or samples.Whose(self.sample_axis(value) if value.ndim > 1 else None)
         index = self.source(Source("embedding"), value, "embedding", whose.axis, value.ndim - 1, "")
         self.nodes[index].owner = whose.owner
-        self.embedded.append((self._integers.get(id(looked_up), (None, None))[1], index))
+        self.embedded.append((self._integers.name(looked_up), index))
         self.follow(value, index)
         return value
 
@@ -234,7 +243,11 @@ class Recorder(TorchFunctionMode):
 
     def indices(self, value: Any) -> list[int]:
         """The nodes of the tracked tensors inside a value."""
-        return [self.node(t).index for t in tensors_in(value) if self.tracked(t)]
+        return [self.node(t).index for t in self.tracked_in(value)]
+
+    def tracked_in(self, value: Any) -> list[Tensor]:
+        """The tracked tensors inside a value."""
+        return [t for t in tensors_in(value) if self.tracked(t)]
 
     # ---- torch calls -----------------------------------------------------------------------------------------
 
@@ -270,14 +283,18 @@ class Recorder(TorchFunctionMode):
             return writes.in_place(self, func, name, (args[0], *rest), kwargs)
         args, kwargs = self.precision.prepared(args, kwargs, present)
         args, kwargs, in_place = without_inplace(func, args, kwargs)
+        if in_place or out is not None:
+            return writes.write(self, args[0] if in_place else out, func, name, args, kwargs)
+        return self.perform(func, name, args, kwargs)
+
+    def perform(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a call that writes nothing, and records it."""
         if name in self._composed:
             with self:
                 return self._composed[name](*args, **kwargs)
         func = INSTEAD.get(name, func)
         result = self._call(func, name, args, kwargs)
         remember.derive(self, func, args, kwargs, result, relevant=True)
-        if in_place or out is not None:
-            return writes.write(self, args[0] if in_place else out, result, name, args, kwargs, func)
         self.record(func, name, args, kwargs, result)
         return result
 
@@ -301,9 +318,11 @@ class Recorder(TorchFunctionMode):
     def _run_constant(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]
     ) -> Any:
-        from_user = any(id(t) in self._integers for t in present)
+        from_user = any(t in self._integers for t in present)
         if args and (is_in_place(func) or kwargs.get("inplace")):
             self.memory.protect(args[0])
+        for target in tensors_in(kwargs.get("out")):
+            self.memory.protect(target)
         if is_in_place(func) or name in CASTS or name.startswith(("get:", "set:")):
             result = func(*args, **kwargs)
         else:
@@ -311,11 +330,10 @@ class Recorder(TorchFunctionMode):
         if name in BLANK:
             result.zero_()
         if self.derived and any(id(t) in self.derived for t in present):
-            remember.derive(self, func, args, kwargs, result, relevant=False)
+            remember.derive(self, func, args, {k: v for k, v in kwargs.items() if k != "out"}, result, relevant=False)
+        if from_user:
+            self._integers.follow(func, name, args, kwargs, result)
         if isinstance(result, Tensor):
-            if from_user and not result.is_floating_point():
-                copied = name in COPIES and args and id(args[0]) in self._integers
-                self._integers[id(result)] = (result, self._integers[id(args[0])][1] if copied else None)
             if from_user and name in ("embedding", "embedding_bag"):
                 return self._embedding(result, args[0] if args else kwargs.get("input"))
             known = [t for t in present if id(t) in self.origin]
@@ -323,8 +341,6 @@ class Recorder(TorchFunctionMode):
             origin = self.origin[id(known[0])][1] if known else None
             if origin and id(result) not in self.origin:
                 self.origin[id(result)] = (result, origin)
-        elif from_user and name not in READS:
-            self._integers.update((id(t), (t, None)) for t in tensors_in(result) if not t.is_floating_point())
         return result
 
     def _read(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -358,6 +374,10 @@ class Recorder(TorchFunctionMode):
             t for t in tensors_in(result) if (t.is_floating_point() or t.is_complex()) and id(t) not in self.live
         ]
         if not outputs:
+            return
+        given = self.tracked_in((args, kwargs))
+        if given and all(t.numel() for t in outputs) and not any(t.numel() for t in given):
+            remember.derive(self, func, args, kwargs, result, relevant=False)  # nothing comes from empty tensors
             return
         builder = self._vocabulary.get(name)
         steps: Any = None

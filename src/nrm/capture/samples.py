@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture.axes import through
-from nrm.capture.ops import Combine, Linear, Multiply, Op, Select, Source, Unknown
+from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Unknown
 from nrm.capture.tape import Node
 from nrm.operators import (
     Centering,
@@ -97,6 +97,29 @@ def complete(nodes: Sequence[Node]) -> None:
         node.owner = code - _FIRST
 
 
+def release(nodes: Sequence[Node], output: int) -> None:
+    """Entries that mix samples and are not read on the way to the output carry nothing: the first sample may have them.
+
+    A fill value computed from the whole batch, which a later assignment replaces, leaves such entries behind.
+    """
+    used = {output: torch.ones(nodes[output].shape, dtype=torch.bool, device=nodes[output].value.device)}
+    for node in reversed(nodes[: output + 1]):
+        if node.index not in used:
+            continue
+        mine = used.pop(node.index)
+        if node.owner is not None:
+            node.owner = torch.where((node.owner < 0) & ~mine, 0, node.owner)
+        entrywise = isinstance(node.op, Combine | Multiply) or (
+            isinstance(node.op, Pointwise) and node.op.kind != "softmax"
+        )
+        maps = _maps(node.op) if entrywise else [None] * len(node.inputs)
+        for map, i in zip(maps, node.inputs, strict=True):
+            back = torch.ones_like(nodes[i].value, dtype=torch.bool)
+            if entrywise:
+                back = mine if map is None else map.transpose(mine.to(torch.float64)[None])[0] != 0
+            used[i] = used[i] | back if i in used else back
+
+
 def _entered(map: LinearMap, node: Node) -> tuple[Tensor, Tensor]:
     """For every entry that a map moves into a node: the code of the entries it enters, and whether there are any."""
     code = codes_of(node).to(torch.float64)[None]
@@ -160,6 +183,8 @@ def _axis_through(map: LinearMap | None, axis: int | None) -> int | None:
         return _through_gather(map, axis)
     if isinstance(map, Scatter):
         return axis if _keeps(map, axis) and map.keeps(axis, axis) else None
+    if isinstance(map, Function) and map.kept:
+        return dict(map.kept).get(axis)
     free = _free_axes(map)
     if free is not None:
         return axis if axis in free and _keeps(map, axis) else None
@@ -191,8 +216,8 @@ def _free_axes(map: LinearMap) -> range | tuple[int, ...] | None:
 def _through_gather(map: Gather, axis: int) -> int | None:
     """The output axis whose coordinate is, for every entry, the coordinate of its source along ``axis``."""
     index = map.index.view(map.outside)
-    stride = map.inside[axis + 1 :].numel()
-    source = index.div(stride, rounding_mode="floor") % map.inside[axis]
+    stride, size = max(map.inside[axis + 1 :].numel(), 1), max(map.inside[axis], 1)  # of an empty tensor, too
+    source = index.div(stride, rounding_mode="floor") % size
     filled = index >= 0
     order = sorted(range(len(map.outside)), key=lambda d: d != axis)
     for d in order:
@@ -236,6 +261,8 @@ def _merged(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _moved(op: Op, map: LinearMap | None, code: Tensor, shape: torch.Size, batch: int, dtype: torch.dtype) -> Tensor:
+    if not code.numel():  # nothing comes from an empty tensor
+        return torch.full(shape, _NOBODY, dtype=torch.long, device=code.device)
     if map is None:
         if code.shape == shape:
             return code
@@ -307,7 +334,8 @@ def _filled(code: Tensor) -> Tensor:
 
     Where no axis does, they stay nobody's, until ``complete`` knows what has become of them.
     """
-    if not bool((code == _NOBODY).any()) or code.max() == code[code != _NOBODY].min():  # no axis tells one sample apart
+    known = code[code != _NOBODY]
+    if known.numel() in (0, code.numel()) or known.max() == known.min():  # no axis tells one sample apart
         return code
     for d in range(code.ndim):
         lines = code.movedim(d, 0).reshape(code.shape[d], -1)
@@ -316,6 +344,11 @@ def _filled(code: Tensor) -> Tensor:
         if bool((low == high).all()) and bool((high != _NOBODY).all()):
             return high.view(-1, *(1,) * (code.ndim - d - 1)).expand(code.shape)
     return code
+
+
+def named(owner: Tensor, batch: int) -> Whose:
+    """Where samples lie, from the sample of every entry of a tensor whose last axis is that of channels."""
+    return _named(owner + _FIRST, batch, range(owner.ndim - 1))
 
 
 def _named(code: Tensor, batch: int, axes: Sequence[int]) -> Whose:

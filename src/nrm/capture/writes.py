@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nrm.capture import remember
+from nrm.capture.arguments import tensors_in
 from nrm.capture.ops import Combine, Term
 from nrm.errors import CaptureError
 from nrm.operators import Gather, Reshape
@@ -95,24 +96,42 @@ def in_place(r: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: d
     twin = _out_of_place(r, func)
     if name in VIEWS:
         return _reshape(r, target, twin(*args, **kwargs), name, args, kwargs, twin)
-    return write(r, target, twin(*args, **kwargs), name, args, kwargs, twin)
+    return write(r, target, twin, name, args, kwargs)
 
 
-def write(
-    r: Recorder, target: Tensor, result: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any
-) -> Tensor:
-    """Makes ``target`` stand for the result of a call."""
-    if result is target:
-        return target
-    if result.shape != target.shape:
+def write(r: Recorder, out: Any, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Makes tensors hold the results of a call: the one it writes in place, or those of ``out=``, one or several."""
+    targets = tensors_in(out)
+    for target in targets:
+        args = tuple(_as_it_was(r, target) if a is target else a for a in args)
+        kwargs = {k: _as_it_was(r, target) if v is target else v for k, v in kwargs.items()}
+    result = r.perform(func, name, args, kwargs) if r.tracked_in((args, kwargs)) else func(*args, **kwargs)
+    for target, value in zip(targets, tensors_in(result), strict=True):
+        _put(r, target, value, name)
+    return out if isinstance(out, Tensor) else type(result)(targets)
+
+
+def _put(r: Recorder, target: Tensor, value: Tensor, name: str) -> None:
+    """Makes a tensor hold a value that was recorded, or a constant."""
+    if value is target:
+        return
+    if value.shape != target.shape and target.numel():
         raise CaptureError(
             f"{name} writes into a tensor of another shape", where=r.place(),
-            got=f"{tuple(result.shape)} into {tuple(target.shape)}", hint="use its return value",
+            got=f"{tuple(value.shape)} into {tuple(target.shape)}", hint="use its return value",
         )  # fmt: skip
-    args = tuple(_as_it_was(r, target) if a is target else a for a in args)
-    r.record(func, name, args, kwargs, result)
-    _store(r, target, result, r.live.pop(id(result))[1])
-    return target
+    if value.shape != target.shape:
+        target.resize_(value.shape)  # torch gives an empty tensor of ``out=`` the shape of what is written
+    if not r.tracked(value) and not r.tracked(target):
+        r.memory.protect(target)
+        target.detach().copy_(value)
+    elif not r.tracked(value):
+        _fill(r, target, value.to(target))
+    else:
+        _promote(r, target)
+        _store(r, target, value, r.live.pop(id(value))[1])
+    if id(value) in r.derived and not r.tracked(target):
+        r.derived[id(target)] = (target, r.derived[id(value)][1])
 
 
 def _as_it_was(r: Recorder, target: Tensor) -> Tensor:
@@ -168,8 +187,12 @@ def _copy(r: Recorder, target: Tensor, source: Any) -> Tensor:
     if not r.tracked(source):
         value = source if isinstance(source, Tensor) else torch.as_tensor(source)
         return _fill(r, target, value.to(target).expand(target.shape).clone())
-    result = source.expand(target.shape).clone()
-    return write(r, target, result, "expand_as", (source, target), {}, Tensor.expand_as)
+    write(r, target, _copied, "expand_as", (source, target), {})
+    return target
+
+
+def _copied(source: Tensor, target: Tensor) -> Tensor:
+    return source.expand_as(target).clone()
 
 
 def _fill(r: Recorder, target: Tensor, value: Tensor) -> Tensor:
@@ -178,9 +201,7 @@ def _fill(r: Recorder, target: Tensor, value: Tensor) -> Tensor:
         r.memory.protect(target)
         target.detach().copy_(value)
         return target
-    like = r.node(target)
-    _store(r, target, value, r.constant(value.clone(), "fill", like.sample, like.channel))
-    r.nodes[r.live[id(target)][1]].owner = like.owner
+    _store(r, target, value, r.constant_like(r.node(target), value, "fill"))
     return target
 
 
@@ -203,10 +224,15 @@ def _assign(r: Recorder, target: Tensor, where: Any, value: Any) -> None:
     kept, filled = positions.clone(), torch.full_like(positions, -1)
     kept[where] = -1
     filled[where] = torch.arange(slot.numel(), device=target.device).view(slot.shape)
-    old = r.node(target).index if r.tracked(target) else _adopted(r, target)
-    new = r.node(slot).index if r.tracked(slot) else r.constant(slot, "setitem")
-    index = _patched(r, target.shape, result, old, new, filled.flatten(), kept.flatten(), "setitem")
     call = remember.recall(r, _with_entries, (target, where, value), {})
+    if not call.is_derived and not bool((kept < 0).any()):
+        return  # nothing is selected, whatever the input is
+    old = r.node(target).index if r.tracked(target) else _adopted(r, target)
+    if not r.tracked(slot) and not bool((kept >= 0).any()):
+        index = r.add(Combine((Term(),)), [r.constant_like(r.nodes[old], result, "setitem")], result, "setitem")
+    else:
+        new = r.node(slot).index if r.tracked(slot) else r.constant(slot, "setitem")
+        index = _patched(r, target.shape, result, old, new, filled.flatten(), kept.flatten(), "setitem")
     if call.is_derived:
         r.nodes[index].recall = call
     _store(r, target, result, index)
@@ -255,6 +281,8 @@ def _patched(
     r: Recorder, shape: torch.Size, value: Tensor, old: int, new: int, inside: Tensor, kept: Tensor, name: str = "write"
 ) -> int:
     """A tensor of which some entries are new data (``inside`` says which) and the others what they were."""
+    if not bool((inside >= 0).any()):
+        return r.add(Combine((Term(),)), [old], value, name)
     source = r.nodes[new].shape
     if bool((inside >= 0).all()):
         own = torch.arange(source.numel(), device=inside.device)

@@ -266,7 +266,7 @@ class Function(LinearMap):
 
     ``batched`` says that the first axis of ``inside`` is a batch axis that the function treats independently, so the
     stack can be folded into it. If the function acts on the last ``space`` axes alike for all samples and channels, its
-    single weights can be had.
+    single weights can be had. ``kept`` has the axes along which it works independently, before and after it.
     """
 
     inside: torch.Size
@@ -276,6 +276,7 @@ class Function(LinearMap):
     positive: bool = True
     name: str = "function"
     space: int = 0
+    kept: tuple[tuple[int, int], ...] = ()
 
     def apply(self, x: Tensor) -> Tensor:
         if self.batched:

@@ -150,7 +150,8 @@ class Gather(Movement):
                 (self.inside, inner, self.index),
                 (self.outside, outer, torch.arange(self.outside.numel(), device=self.index.device)),
             ):
-                places.append(flat // shape[axis + 1 :].numel() % shape[axis])
+                stride, size = max(shape[axis + 1 :].numel(), 1), max(shape[axis], 1)  # of an empty tensor, too
+                places.append(flat // stride % size)
             self._kept[inner, outer] = bool(((places[0] == places[1]) | (self.index < 0)).all())
         return self._kept[inner, outer]
 
@@ -163,14 +164,18 @@ class Gather(Movement):
         return bool((self.index < 0).any())
 
     def apply(self, x: Tensor) -> Tensor:
+        if not self.inside.numel():  # there is no entry that a hole could point at meanwhile
+            return x.new_zeros(x.shape[0], *self.outside)
         index = self.index.clamp(min=0) if self._holes else self.index
-        taken = x.reshape(x.shape[0], -1).index_select(1, index)
+        taken = x.reshape(x.shape[0], self.inside.numel()).index_select(1, index)
         if self._holes:
             taken = taken * (self.index >= 0)
         return taken.reshape(x.shape[0], *self.outside)
 
     def transpose(self, y: Tensor) -> Tensor:
-        flat, index = y.reshape(y.shape[0], -1), self.index
+        if not self.inside.numel():
+            return y.new_zeros(y.shape[0], *self.inside)
+        flat, index = y.reshape(y.shape[0], self.outside.numel()), self.index
         if self._holes:
             flat, index = flat * (index >= 0), index.clamp(min=0)
         x = flat.new_zeros(y.shape[0], self.inside.numel())

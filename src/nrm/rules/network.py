@@ -377,7 +377,7 @@ class Network:
         if self._has_owner(node):
             shape = self.drain_shape(i, "bias")
             at = self._owned(node).expand(m.shape[0], -1)
-            flat = m.new_zeros(m.shape[0], math.prod(shape)).scatter_add(1, at, m.flatten(1))
+            flat = m.new_zeros(m.shape[0], math.prod(shape)).scatter_add(1, at, m.reshape(m.shape[0], -1))
             return flat.view(m.shape[0], *shape)
         m = m.permute(0, *(a + 1 for a in kept), *(a + 1 for a in range(node.value.ndim) if a not in kept))
         return m.flatten(len(kept) + 1).sum(-1) if node.value.ndim > len(kept) else m

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +47,11 @@ def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, 
     product = torch.bmm(batch1, batch2)
     product = product if alpha == 1 else product * alpha
     return product if beta == 0 else product + (input if beta == 1 else input * beta)
+
+
+@composes("linalg_multi_dot")
+def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(torch.matmul, tensors)
 
 
 @composes("lerp")

@@ -11,7 +11,7 @@ from torch import Tensor
 from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Linear, Term
 from nrm.capture.vocabulary.reading import Steps, linear_function, many, reads
-from nrm.operators import Composed, Convolution, Dense, Function, Grouped, LinearMap, Matmul, Place, Reshape
+from nrm.operators import Composed, Convolution, Dense, Expand, Function, Grouped, LinearMap, Matmul, Place, Reshape
 
 
 @reads("conv1d", "conv2d", "conv3d")
@@ -140,20 +140,41 @@ def _halves(c: Call, halves: Sequence[tuple[Tensor, LinearMap]]) -> Steps:
 
 @reads("addmm")
 def _addmm(c: Call, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Steps:
-    if c.tracked(input) or c.tracked(mat2) or not c.tracked(mat1):
+    if c.tracked(mat2) or not c.tracked(mat1):
         return None
+    if c.tracked(input):
+        product = Linear(Dense(mat1.shape, (mat2 * alpha).detach().mT), "linear")
+        below = c.recorder.add(product, [c.index(mat1)], torch.mm(mat1, mat2) * alpha, "mm")
+        move = None if input.shape == c.result.shape else Expand(input.shape, c.result.shape)
+        terms = (Term(move, float(beta)), Term())
+        return [(c.result, Combine(terms, joins=True, kind="add"), [c.index(input), below])]
     return _dense(c, mat1, (mat2 * alpha).detach().mT, (input * beta).detach())
 
 
 @reads("einsum", "tensordot")
 def _einsum(c: Call, *args: Any, **kwargs: Any) -> Steps:
+    if len(args) == 2 and isinstance(args[1], list | tuple):
+        args = (args[0], *args[1])  # the operands may come in a list
     tracked = [i for i, a in enumerate(args) if c.tracked(a)]
     if len(tracked) not in (1, 2) or len(c.tensors) != len(tracked):
         return None
-    functions = [_in_place_of(c.func, i, args, kwargs) for i in tracked]
+    maps = []
+    for i in tracked:
+        kept = _kept_axes(args[0], i - 1) if isinstance(args[0], str) else ()
+        function = _in_place_of(c.func, i, args, kwargs)
+        maps.append(Function(args[i].shape, c.result.shape, function, False, False, c.name, kept=kept))
     if len(tracked) == 2:
-        return product(c, *((args[i], f) for i, f in zip(tracked, functions, strict=True)))
-    return linear_function(c, args[tracked[0]], functions[0], "linear")
+        return _halves(c, [(args[i], map) for i, map in zip(tracked, maps, strict=True)])
+    return c.one(Linear(maps[0], "linear"), args[tracked[0]])
+
+
+def _kept_axes(equation: str, operand: int) -> tuple[tuple[int, int], ...]:
+    """The axes of an operand that a sum of products has in its result, and where: ``ibh,hnd->ibnd`` keeps i and b."""
+    inside, arrow, outside = equation.replace(" ", "").partition("->")
+    if not arrow or "." in equation:
+        return ()
+    mine = inside.split(",")[operand]
+    return tuple((mine.index(a), outside.index(a)) for a in mine if mine.count(a) == 1 and a in outside)
 
 
 def _in_place_of(func: Any, i: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Tensor], Tensor]:

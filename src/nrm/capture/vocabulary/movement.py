@@ -6,7 +6,7 @@ every output entry where it came from (0: from nowhere).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from nrm.capture.arguments import tensors_in
 from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Op, Term
 from nrm.capture.vocabulary.reading import Steps, flat, moved, positions, reads
+from nrm.capture.vocabulary.scatter import added_at, flat_places, scatter_add
 from nrm.operators import Expand, Gather, Permute, Place, Reshape, Slice
 
 
@@ -133,7 +134,7 @@ def _pad(c: Call, input: Tensor, pad: Any, mode: str = "constant", value: Any = 
     if mode != "constant":
         return _probe(c, input, pad, mode)
     if any(p < 0 for p in pad):
-        return _probe(c, input, pad) if not value else None
+        return _overwrite(c, input, value or 0.0, lambda x, _: torch.nn.functional.pad(x, pad))
     inner = [slice(None)] * input.ndim
     for k in range(len(pad) // 2):
         axis = input.ndim - 1 - k
@@ -161,22 +162,60 @@ def _probe(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     return [moved(c, c.result, [input], c.func(places, *args, **kwargs))]
 
 
-@reads(
-    "scatter", "index_copy", "index_fill", "masked_scatter", "select_scatter", "slice_scatter", "diagonal_scatter",
-    "index_put",
-)  # fmt: skip
-def _overwrite(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
-    """Some entries of a tensor replaced by those of another one, or by a number."""
-    if kwargs.get("reduce") or kwargs.get("accumulate"):
-        return None
-    key = next((k for k in kwargs if k in ("value", "src", "source", "values")), None)
-    place = 0 if c.name in ("select_scatter", "slice_scatter", "diagonal_scatter") else len(args) - 1
-    new = kwargs[key] if key else args[place]
-    source = new if isinstance(new, Tensor) else torch.as_tensor(new, dtype=c.result.dtype, device=c.result.device)
-    code: Any = positions(source, 1 + input.numel())
-    code = code if isinstance(new, Tensor) else float(code)
-    if key:
-        together = c.func(positions(input), *args, **{**kwargs, key: code})
-    else:
-        together = c.func(positions(input), *args[:place], code, *args[place + 1 :], **kwargs)
-    return [moved(c, c.result, [input, source], together)]
+@reads("scatter")
+def _scatter(
+    c: Call, input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: Any = None
+) -> Steps:
+    new = value if src is None else src
+    if reduce == "add" and isinstance(new, Tensor):
+        return scatter_add(c, input, dim, index, new)
+    return None if reduce else _overwrite(c, input, new, lambda x, v: x.scatter(dim, index, v))
+
+
+@reads("index_put")
+def _index_put(c: Call, input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Steps:
+    if accumulate:
+        return added_at(c, input, flat_places(input)[tuple(indices)], values)
+    return _overwrite(c, input, values, lambda x, v: x.index_put(indices, v))
+
+
+@reads("put")
+def _put(c: Call, input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Steps:
+    if accumulate:
+        return added_at(c, input, (index % max(input.numel(), 1)).view(source.shape), source)
+    return _overwrite(c, input, source, lambda x, v: x.put(index, v))
+
+
+@reads("index_copy")
+def _index_copy(c: Call, input: Tensor, dim: int, index: Tensor, source: Tensor) -> Steps:
+    return _overwrite(c, input, source, lambda x, v: x.index_copy(dim, index, v))
+
+
+@reads("index_fill")
+def _index_fill(c: Call, input: Tensor, dim: int, index: Tensor, value: Any) -> Steps:
+    return _overwrite(c, input, value, lambda x, v: x.index_fill(dim, index, v))
+
+
+@reads("masked_scatter")
+def _masked_scatter(c: Call, input: Tensor, mask: Tensor, source: Tensor) -> Steps:
+    return _overwrite(c, input, source, lambda x, v: x.masked_scatter(mask, v))
+
+
+@reads("select_scatter", "slice_scatter", "diagonal_scatter")
+def _piece(c: Call, input: Tensor, src: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    return _overwrite(c, input, src, lambda x, v: c.func(x, v, *args, **kwargs))
+
+
+def _overwrite(c: Call, input: Tensor, new: Any, put: Callable[[Tensor, Any], Tensor]) -> Steps:
+    """Some entries of a tensor replaced by those of another one, or by a number; ``put`` does it.
+
+    A constant has an entry of its own for every place that it is put at: samples share no entry.
+    """
+    if c.tracked(new):
+        return [moved(c, c.result, [input, new], put(positions(input), positions(new, 1 + input.numel())))]
+    mark = torch.zeros_like(new, dtype=torch.float64) if isinstance(new, Tensor) else 0.0
+    kept = put(positions(input), mark)
+    places = positions(c.result, 1 + input.numel())
+    if c.tracked(input) and not bool(kept.any()):  # nothing is left of it but whose entries they are
+        return [(c.result, Combine((Term(),)), [c.recorder.constant_like(c.recorder.node(input), c.result, c.name)])]
+    return [moved(c, c.result, [input, c.result.detach().clone()], torch.where(kept == 0, places, kept))]

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Linear, Op, Select, Term
-from nrm.capture.vocabulary.reading import Steps, reads
-from nrm.operators import Gather, Scatter, Slice
+from nrm.capture.vocabulary.reading import VOCABULARY, Steps, reads
+from nrm.operators import Expand, Gather, Scatter, Slice
 
 
 @reads("index_add")
@@ -26,8 +26,17 @@ def _index_add(c: Call, input: Tensor, dim: int, index: Tensor, source: Any, *, 
 
 
 @reads("scatter_add")
-def _scatter_add(c: Call, input: Tensor, dim: int, index: Tensor, src: Tensor) -> Steps:
+def scatter_add(c: Call, input: Tensor, dim: int, index: Tensor, src: Tensor) -> Steps:
+    """Adds the entries of a tensor at given places along one axis."""
     return _summed(c, input, dim % max(input.ndim, 1), index, src)
+
+
+@reads("index_reduce")
+def _index_reduce(
+    c: Call, input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Steps:
+    wide = index.view(-1, *(1,) * (source.ndim - dim % input.ndim - 1)).expand(source.shape)
+    return _scatter_reduce(c, input, dim, wide, source, reduce, include_self=include_self)
 
 
 @reads("scatter_reduce")
@@ -36,7 +45,8 @@ def _scatter_reduce(
 ) -> Steps:
     dim = dim % max(input.ndim, 1)
     if reduce in ("amax", "amin"):
-        return None if include_self else _chosen(c, input, dim, index, src, 1 if reduce == "amax" else -1)
+        sign = 1 if reduce == "amax" else -1
+        return (_chosen_with_self if include_self else _chosen)(c, input, dim, index, src, sign)
     if reduce not in ("sum", "mean"):
         return None
     if include_self and reduce == "sum":
@@ -82,11 +92,27 @@ def _summed(
         placed = Linear(along, "pool")
         if isinstance(scale, float) and scale == 1.0:
             return [(c.result, placed, [below])]
-        pooled = c.recorder.add(placed, [below], along.apply(source.detach()[None])[0], c.name)
+        pooled = c.recorder.add(placed, [below], along.apply(c.recorder.nodes[below].value[None])[0], c.name)
         return [(c.result, Combine((Term(None, scale),), kind="scale"), [pooled])]
     if alone:
         return [(c.result, Combine((Term(along, scale),), joins=True, kind="propagate"), [below])]
     terms = (Term(None, kept), Term(along, scale))
+    return [(c.result, Combine(terms, joins=True, kind="add"), [c.index(input), below])]
+
+
+def flat_places(t: Tensor) -> Tensor:
+    """The flat place of every entry of a tensor, in its shape."""
+    return torch.arange(t.numel(), device=t.device).view(t.shape)
+
+
+def added_at(c: Call, input: Tensor, places: Tensor, source: Tensor) -> Steps:
+    """``input`` plus the entries of a tensor, each at its flat place."""
+    shape, wide = places.shape, source.expand(places.shape)
+    below = c.index(source) if c.tracked(source) else c.constant(wide)  # samples share no entry of a constant
+    if c.tracked(source) and source.shape != shape:
+        move = Combine((Term(Expand(source.shape, shape)),))
+        below = c.recorder.add(move, [below], wide, "expand")
+    terms = (Term(), Term(Scatter(shape, input.shape, places.flatten())))
     return [(c.result, Combine(terms, joins=True, kind="add"), [c.index(input), below])]
 
 
@@ -128,3 +154,16 @@ def _chosen(c: Call, input: Tensor, dim: int, index: Tensor, source: Tensor, sig
         Term(Gather(shape, shape, torch.where(empty, own, -1))),
     )
     return [(c.result, Combine(terms, held=True), [best, c.index(input)])]
+
+
+def _chosen_with_self(c: Call, input: Tensor, dim: int, index: Tensor, source: Tensor, sign: int) -> Steps:
+    """The largest (or smallest) of the value that every place had and of the entries that arrive there."""
+    reduce, name = ("amax", "maximum") if sign > 0 else ("amin", "minimum")
+    value = input.detach().scatter_reduce(dim, index, source.detach(), reduce, include_self=False)
+    steps = _chosen(Call(c.recorder, c.func, c.name, c.args, c.kwargs, value), input, dim, index, source, sign)
+    if steps is None:
+        return None
+    ((_, op, inputs),) = steps
+    c.recorder.follow(value, c.recorder.add(op, inputs, value, c.name))
+    pair = (input, value)
+    return VOCABULARY[name](Call(c.recorder, getattr(torch, name), name, pair, {}, c.result), *pair)
