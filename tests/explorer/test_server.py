@@ -227,6 +227,44 @@ def test_a_formula_is_that_of_the_measure(client: TestClient) -> None:
         assert news["error"]
 
 
+def test_a_formula_may_be_nested_more_deeply_than_calls_of_python(client: TestClient) -> None:
+    pytest.importorskip("lark")
+    view = client.post("/api/views", json={"item": "0", "target": 0, "nodes": 3}).json()["job"]
+    finished(client, view)
+    sets = {"part": {"region": [0, 0, 6, 4]}}
+    shares = []
+    for text in ("part", "NOT " * 480 + "part", "~" * 9000 + "part", "(" * 3000 + "part" + ")" * 3000,
+                 " & ".join(["part"] * 1200), "part -> " * 900 + "part"):  # fmt: skip
+        asked = {"view": view, "text": text, "sets": sets}
+        news = finished(client, client.post("/api/formulas", json=asked).json()["job"])
+        assert news["state"] == "done", news["error"]
+        shares.append(news["parts"][0]["share"])
+    assert shares[:5] == pytest.approx([shares[0]] * 5)
+    assert shares[5] == pytest.approx(1, abs=1e-6)  # whatever implies itself
+
+
+@pytest.mark.parametrize("since", ["1" * 5000, "-1", "abc", "1e3", "", "\u00b2"])
+def test_a_number_of_parts_that_is_none_is_refused(client: TestClient, since: str) -> None:
+    job = client.post("/api/views", json={"item": "0", "nodes": 2}).json()["job"]
+    answer = client.get(f"/api/jobs/{job}", params={"since": since})
+    assert answer.status_code == 400
+    assert "number of parts" in answer.json()["error"]
+    assert client.get(f"/api/jobs/{job}", params={"since": "3"}).status_code == 200
+
+
+def test_a_length_of_many_digits_is_too_large(client: TestClient) -> None:
+    for path in ("/api/items", "/api/views"):
+        assert client.post(path, content=b"{}", headers={"Content-Length": "9" * 5000}).status_code == 413
+
+
+@pytest.mark.parametrize("content", [b'{"item": "0", "target": ' + b"1" * 5000 + b"}", b'{"text": "\\ud800"}'])
+def test_numbers_and_characters_that_are_none_are_refused(client: TestClient, content: bytes) -> None:
+    for path in ("/api/views", "/api/formulas", "/api/texts"):
+        answer = client.post(path, content=content)
+        assert answer.status_code == 400
+        assert "not a question" in answer.json()["error"]
+
+
 def test_an_image_is_taken_and_explained(client: TestClient) -> None:
     made = client.post("/api/items", params={"name": subjects.HOSTILE}, content=picture()).json()
     assert made["name"] == subjects.HOSTILE

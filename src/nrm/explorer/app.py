@@ -33,6 +33,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 MOST_QUESTION = 64 * 2**10
+LONGEST_NUMBER = 12
+"""Digits of a number that is still read: Python refuses to read thousands of them."""
 PATIENCE, BLINK = 0.4, 0.01
 """How long a request waits for news of a job, and how often it looks, in seconds."""
 TYPES = {"css": "text/css", "js": "text/javascript"}
@@ -115,7 +117,7 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
         return JSONResponse({"job": session.formula(await _question(request)).id})
 
     async def news(request: Request) -> Response:
-        since = int(text) if (text := request.query_params.get("since", "0")).isdecimal() else 0
+        since = _count(request.query_params.get("since", "0"))
         job = session.worker[request.path_params["id"]]
         for _ in range(round(PATIENCE / BLINK)):
             if job.has_news(since):
@@ -155,8 +157,8 @@ def _error(text: str, status: int) -> Response:
 
 async def _body(request: Request, most: int) -> bytes:
     """The body of a request, which is not read beyond its bound."""
-    said = request.headers.get("content-length", "0")
-    if said.isdecimal() and int(said) > most:
+    said = request.headers.get("content-length", "0").lstrip("0")
+    if said.isdecimal() and (len(said) > LONGEST_NUMBER or int(said) > most):
         raise _TooLargeError("this is too large", expected=f"at most {most >> 10} KiB")
     content = bytearray()
     async for chunk in request.stream():
@@ -166,11 +168,19 @@ async def _body(request: Request, most: int) -> bytes:
     return bytes(content)
 
 
+def _count(text: str) -> int:
+    """A number of parts, as the page has counted them."""
+    if not text.isdecimal() or len(text) > LONGEST_NUMBER:
+        raise QuestionError("not a number of parts", got=repr(text[:40]), expected="a whole number from 0")
+    return int(text)
+
+
 async def _question(request: Request) -> dict[str, Any]:
     try:
         read = json.loads(await _body(request, MOST_QUESTION))
+        json.dumps(read, ensure_ascii=False).encode()  # half of a character, which no answer could repeat
     except (ValueError, RecursionError):
         read = None
     if not isinstance(read, dict):
-        raise QuestionError("not a question", expected="a JSON object")
+        raise QuestionError("not a question", expected="a JSON object in UTF-8")
     return read

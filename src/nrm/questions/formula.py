@@ -45,7 +45,7 @@ class Atom:
         return self.name or f"visits({', '.join(map(str, self.sets))})"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Formula:
     """An event about walks; made by :func:`visits` and combined with ``& | ~ ^`` and ``.implies()``.
 
@@ -61,7 +61,7 @@ class Formula:
     @property
     def atoms(self) -> tuple[Atom, ...]:
         """The different ``visits`` it is made of, in the order in which they are written."""
-        return tuple(dict.fromkeys(_atoms(self.expression)))
+        return tuple(dict.fromkeys(step for step in _steps(self.expression) if isinstance(step, Atom)))
 
     @property
     def sets(self) -> tuple[Set, ...]:
@@ -101,6 +101,12 @@ class Formula:
 
     def __invert__(self) -> Formula:
         return Formula(("not", self.expression))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Formula) and _steps(self.expression) == _steps(other.expression)
+
+    def __hash__(self) -> int:
+        return hash(tuple(_steps(self.expression)))
 
     def __bool__(self) -> NoReturn:
         no_truth(self)
@@ -152,29 +158,46 @@ def named(formula: Formula, name: str) -> Formula:
     return Formula((kind, replace(rest[0], name=name))) if kind == "visits" else formula
 
 
-def _atoms(e: Expression) -> list[Atom]:
-    return [e[1]] if e[0] == "visits" else [atom for part in e[1:] for atom in _atoms(part)]
+def _steps(e: Expression) -> list[Atom | str]:
+    """An expression as atoms, each operator after its operands: a stack reads it, however deeply it is nested."""
+    found: list[Atom | str] = []
+    todo = [e]
+    while todo:
+        kind, *parts = todo.pop()
+        found.append(parts[0] if kind == "visits" else kind)
+        todo.extend([] if kind == "visits" else parts)
+    return found[::-1]
 
 
 def _evaluate(e: Expression, held: dict[Atom, npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
-    if e[0] == "visits":
-        return held[e[1]]
-    if e[0] == "not":
-        return ~_evaluate(e[1], held)
-    result: npt.NDArray[np.bool_] = OPERATIONS[e[0]](_evaluate(e[1], held), _evaluate(e[2], held))
-    return result
+    stack: list[npt.NDArray[np.bool_]] = []
+    for step in _steps(e):
+        if isinstance(step, Atom):
+            stack.append(held[step])
+        elif step == "not":
+            stack.append(~stack.pop())
+        else:
+            right, left = stack.pop(), stack.pop()
+            stack.append(OPERATIONS[step](left, right))
+    return stack[0]
 
 
-def _show(e: Expression, code: bool, inner: bool = False) -> str:
-    if e[0] == "visits":
-        text: str = e[1].show(code)
-        return text
-    if e[0] == "not":
-        return f"~{_show(e[1], code, True)}"
-    left = _show(e[1], code, True)
-    if e[0] == "implies" and code:  # Python has no such operator, and a call binds before a sign
-        left = f"({left})" if e[1][0] == "not" else left
-        return f"{left}.implies({_show(e[2], code)})"
-    right = _show(e[2], code, True)
-    both = f"{left} {SYMBOLS.get(e[0], '->')} {right}"
-    return f"({both})" if inner else both
+def _show(e: Expression, code: bool) -> str:
+    stack: list[tuple[str, str]] = []  # a text, and which operator is outermost in it
+    for step in _steps(e):
+        if isinstance(step, Atom):
+            stack.append((step.show(code), ""))
+        elif step == "not":
+            stack.append((f"~{_grouped(*stack.pop())}", "not"))
+        else:
+            right, left = stack.pop(), stack.pop()
+            if step == "implies" and code:  # Python has no such operator, and a call binds before a sign
+                before = f"({left[0]})" if left[1] == "not" else _grouped(*left)
+                stack.append((f"{before}.implies({right[0]})", "call"))
+            else:
+                stack.append((f"{_grouped(*left)} {SYMBOLS.get(step, '->')} {_grouped(*right)}", step))
+    return stack[0][0]
+
+
+def _grouped(text: str, operator: str) -> str:
+    return f"({text})" if operator in OPERATIONS else text

@@ -9,7 +9,7 @@ from typing import Any
 
 from nrm.errors import QuestionError
 from nrm.extras import extra
-from nrm.questions.formula import Formula, named, visits
+from nrm.questions.formula import Expression, Formula, named, visits
 from nrm.questions.values import Set
 
 GRAMMAR = r"""
@@ -66,10 +66,7 @@ def query(text: str, sets: Mapping[str, Any] | None = None, /, **more: Any) -> F
         raise QuestionError("the query is too long", got=f"{len(text)} characters", expected=f"at most {LONGEST}")
     known = {_line(name): _read(name, value) for name, value in {**(sets or {}), **more}.items()}
     line = _line(text)
-    try:
-        return Formula(_expression(_parse(line), known, line))
-    except RecursionError:
-        raise QuestionError("the query is nested too deeply", got=f"{text[:60]} ...") from None
+    return Formula(_expression(_parse(line), known, line))
 
 
 def _line(text: Any) -> str:
@@ -116,17 +113,32 @@ def _parse(line: str) -> Any:
         raise _complaint("the query cannot be read", line, at, expected) from None
 
 
-def _expression(tree: Any, known: Mapping[str, Formula], line: str) -> tuple[Any, ...]:
-    if tree.data in ("name", "quoted"):
-        token = tree.children[0]
-        name = str(token) if tree.data == "name" else str(token)[1:-1].replace('""', '"')
-        if name not in known:
-            raise _complaint(
-                f"the query has no set for {name!r}", line, token.start_pos, f"one of {', '.join(map(repr, known))}"
-                if known else "sets by name",
-            )  # fmt: skip
-        return known[name].expression
-    return (str(tree.data), *(_expression(child, known, line) for child in tree.children))
+def _expression(tree: Any, known: Mapping[str, Formula], line: str) -> Expression:
+    """The expression of a parsed text, from its names upward; a text may nest more deeply than Python's calls."""
+    built: list[Expression] = []
+    todo = [(tree, False)]
+    while todo:
+        part, ready = todo.pop()
+        if part.data in ("name", "quoted"):
+            built.append(_called(part, known, line).expression)
+        elif not ready:
+            todo += [(part, True), *((child, False) for child in reversed(part.children))]
+        else:
+            count = len(part.children)
+            built[-count:] = [(str(part.data), *built[-count:])]
+    return built[0]
+
+
+def _called(tree: Any, known: Mapping[str, Formula], line: str) -> Formula:
+    """What a name of a text stands for."""
+    token = tree.children[0]
+    name = str(token) if tree.data == "name" else str(token)[1:-1].replace('""', '"')
+    if name not in known:
+        raise _complaint(
+            f"the query has no set for {name!r}", line, token.start_pos, f"one of {', '.join(map(repr, known))}"
+            if known else "sets by name",
+        )  # fmt: skip
+    return known[name]
 
 
 def _complaint(what: str, line: str, at: int, expected: str) -> QuestionError:
