@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import nrm
+from capture.replay import check_capture
 from regressions.piecewise import Function, TwoBranches, check_gradient
 
 NONE = torch.empty(0, dtype=torch.long)
@@ -213,3 +214,19 @@ def test_the_two_spellings_of_an_assignment_agree_on_a_batch() -> None:
         R = nrm.measure(TwoBranches(function).double().eval(), x, target=0, rules="lrp-0", bias="input")
         answers.append(R(R.input))
     torch.testing.assert_close(*answers)
+
+
+def test_a_buffer_that_is_filled_after_a_piece_of_nothing_is_computed_again() -> None:
+    """Rows by degree, as a mixture of experts has them: the first expert gets none."""
+
+    def experts_of_rows(y: Tensor, z: Tensor) -> Tensor:
+        buffer = torch.zeros_like(y)
+        for scale, rows in ((2.0, y[:, 0] > 1e9), (3.0, y[:, 0] < 1e9)):
+            at = rows.nonzero().view(-1)
+            buffer.index_copy_(0, at, y.index_select(0, at) * scale)
+        return buffer.relu() + z
+
+    R = check_gradient(experts_of_rows, 3)
+    torch.manual_seed(0)
+    check_capture(TwoBranches(experts_of_rows).double(), torch.randn(3, 4, dtype=torch.float64))
+    assert len(R) == 3

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nrm.capture import axes, elementwise, heads, remember, samples, writes
+from nrm.capture import axes, elementwise, heads, remember, samples, sparse, writes
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import is_in_place, tensors_in
 from nrm.capture.call import Call
@@ -69,6 +69,7 @@ class Recorder(TorchFunctionMode):
         self.live: dict[int, tuple[Tensor, int]] = {}
         self.origin: Origins = {}
         self.precision = Precision(dtype, self.origin)
+        self.twins = sparse.Twins()
         self.memory = writes.Memory([tensor for _, tensor in anatomy.tensors])
         self._exact = exact
         self._vocabulary = vocabulary
@@ -90,7 +91,7 @@ class Recorder(TorchFunctionMode):
         """Whether a value is a tensor that depends on the input."""
         if not isinstance(value, Tensor):
             return False
-        return id(value) in self.live or writes.catch_up(self, value)
+        return id(value) in self.live or (value.layout is torch.strided and writes.catch_up(self, value))
 
     def node(self, tensor: Tensor) -> Node:
         """The node of a tracked tensor."""
@@ -103,6 +104,7 @@ class Recorder(TorchFunctionMode):
     def follow(self, tensor: Tensor, index: int) -> None:
         """From now on the tensor stands for this node."""
         self.live[id(tensor)] = (tensor, index)
+        self.derived.pop(id(tensor), None)
         self.memory.meet(tensor)
 
     def constant(self, tensor: Tensor, label: str, sample: int | None = None, channel: int | None = None) -> int:
@@ -260,6 +262,8 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         present = tensors_in((args, kwargs))
         self._refuse_vmap(present)
+        if not self.modules.opaque and sparse.concerns(self, name, present):
+            return sparse.run(self, func, name, args, kwargs)
         recorded = not self.modules.opaque and any(self.tracked(t) for t in present)
         run = self._run if recorded else self._run_constant
         kind = present[0].device.type if present else "cpu"

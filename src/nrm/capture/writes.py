@@ -62,7 +62,7 @@ class Memory:
 
     def protect(self, target: Any) -> None:
         """Remembers a parameter or buffer before anything is written into its memory."""
-        if not isinstance(target, Tensor) or not target.numel():
+        if not isinstance(target, Tensor) or target.layout is not torch.strided or not target.numel():
             return
         owner = self._own.get(_pointer(target))
         if owner is not None and id(owner) not in self._saved:
@@ -130,8 +130,10 @@ def _put(r: Recorder, target: Tensor, value: Tensor, name: str) -> None:
     else:
         _promote(r, target)
         _store(r, target, value, r.live.pop(id(value))[1])
-    if id(value) in r.derived and not r.tracked(target):
-        r.derived[id(target)] = (target, r.derived[id(value)][1])
+    if not r.tracked(target):
+        r.derived.pop(id(target), None)
+        if id(value) in r.derived:
+            r.derived[id(target)] = (target, r.derived[id(value)][1])
 
 
 def _as_it_was(r: Recorder, target: Tensor) -> Tensor:
