@@ -115,9 +115,11 @@ def check_finite(tape: Tape) -> None:
 
 def check_samples(tape: Tape) -> None:
     """Each sample has its own measure, so samples must not meet on the way to the output (in a factor they may)."""
-    if tape.batch == 1 or _find_mixed(tape) is None:
+    if tape.batch == 1:
         return
     complete(tape.nodes)
+    if _find_mixed(tape) is None:
+        return
     release(tape.nodes, tape.output)
     node = _find_mixed(tape)
     if node is not None:

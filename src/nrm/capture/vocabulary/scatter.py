@@ -112,8 +112,10 @@ def added_at(c: Call, input: Tensor, places: Tensor, source: Tensor) -> Steps:
     if c.tracked(source) and source.shape != shape:
         move = Combine((Term(Expand(source.shape, shape)),))
         below = c.recorder.add(move, [below], wide, "expand")
-    terms = (Term(), Term(Scatter(shape, input.shape, places.flatten())))
-    return [(c.result, Combine(terms, joins=True, kind="add"), [c.index(input), below])]
+    along = Term(Scatter(shape, input.shape, places.flatten()))
+    if not c.tracked(input) and not bool(input.any()):  # a constant that adds only zeros is no term
+        return [(c.result, Combine((along,), joins=True, kind="propagate"), [below])]
+    return [(c.result, Combine((Term(), along), joins=True, kind="add"), [c.index(input), below])]
 
 
 def _pools_nodes(c: Call, dim: int, index: Tensor, places: Tensor, input: Tensor) -> bool:
