@@ -69,11 +69,16 @@ class Combine:
 
 @dataclass(frozen=True, eq=False)
 class Pointwise:
-    """An elementwise function. ``offset`` is its value at 0, which no input explains."""
+    """An elementwise function. ``offset`` is its value at 0, which no input explains.
+
+    One that a model writes as a product of functions of one tensor, ``z * tanh(z)``, has the nodes of its ``factors``:
+    it can be taken for that product all the same.
+    """
 
     offset: float = 0.0
     kind: str = "activation"
     function: Callable[[Tensor], Tensor] | None = None
+    factors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -175,7 +175,8 @@ def _applies(choice: Choice, node: Node) -> bool:
     """Whether a choice means anything for a step of this kind."""
     op = node.op
     if isinstance(choice, Product):
-        return isinstance(op, Multiply) or (isinstance(op, Combine) and op.kind == "matmul")
+        written = isinstance(op, Pointwise) and bool(op.factors)
+        return isinstance(op, Multiply) or written or (isinstance(op, Combine) and op.kind == "matmul")
     if isinstance(choice, SoftmaxRule):
         return isinstance(op, Softmax)
     joins = isinstance(op, Combine) and op.joins
@@ -270,6 +271,21 @@ def choices(composite: Composite, tape: Tape) -> dict[int, Choice]:
                 found[node.index] = choice
                 break
     return found
+
+
+def split_products(composite: Composite, tape: Tape) -> Tape:
+    """The tape with the products that got ``Product`` by name as products, also those that are one function as such.
+
+    ``z * tanh(z)`` is one elementwise function of z, and all its relevance goes to z, unless its product is named.
+    """
+    if not any(isinstance(choice, Product) for _, choice in composite.changes):
+        return tape
+    nodes = list(tape.nodes)
+    for i, choice in choices(composite, tape).items():
+        op = nodes[i].op
+        if isinstance(choice, Product) and isinstance(op, Pointwise) and op.factors:
+            nodes[i] = replace(nodes[i], op=Multiply((None,) * len(op.factors)), inputs=op.factors)
+    return replace(tape, nodes=nodes)
 
 
 def reads_input(tape: Tape) -> set[int]:

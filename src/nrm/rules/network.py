@@ -25,7 +25,7 @@ from nrm.operators import Place, Slice, place_all
 from nrm.rules.assignment import Assignment
 from nrm.rules.blocks import Blocks
 from nrm.rules.columns import ColumnStore
-from nrm.rules.composites import Composite
+from nrm.rules.composites import Composite, split_products
 from nrm.rules.density import (
     EVERYTHING,
     START,
@@ -49,8 +49,8 @@ class Network:
     def __init__(
         self, tape: Tape, composite: Composite, *, bias: str, zero: str = "sink", normalize: bool | str = True
     ) -> None:
-        self.tape = tape
-        self.rules = Assignment(tape, composite, bias)
+        self.tape = split_products(composite, tape)
+        self.rules = Assignment(self.tape, composite, bias)
         self.blocks = Blocks(self.rules)
         self.columns = ColumnStore(self.blocks, bias=bias, zero=zero, normalize=normalize)
 

@@ -274,6 +274,9 @@ class Product:
     where no factor is nearer, both count as signals and share equally. ``shares`` gives every factor its own number,
     in their order, whatever they are: ``Product(shares=(0, 1))``. A divisor never gets anything.
 
+    A product of elementwise functions of one tensor, ``z * tanh(z)``, is one function of it and has nothing to share,
+    unless it is named: ``{"*/mul": Product(shares=(1, 1))}`` splits it.
+
     It also tells how a product of two matrices is shared. Attention weights are the gate of the values, so that they
     are held constant by default; ``Product(gate=1, signal=1)`` gives one half to each.
     """

@@ -171,7 +171,7 @@ def _mul(c: Call, input: Any, other: Any, *, rounding_mode: Any = None) -> Steps
     if c.tracked(input) and c.tracked(other):
         root = None if quotient else common_root(*(c.recorder.node(t) for t in (input, other)))
         if root is not None:
-            return [(c.result, Pointwise(root[1]), [root[0]])]
+            return [(c.result, Pointwise(root[1], factors=(c.index(input), c.index(other))), [root[0]])]
         moves = tuple(None if t.shape == shape else Expand(t.shape, shape) for t in (input, other))
         return c.one(Multiply(moves, quotient), input, other)
     if c.tracked(other) and quotient:
