@@ -73,7 +73,7 @@ def test_the_factors_of_such_a_product_get_nothing(function: str, inner: list[st
 
 
 def test_product_splits_it_by_shares() -> None:
-    R, z, whole = explain(lambda z: z * torch.tanh(z), rules={"*/mul": nrm.Product(shares=(1, 3))})
+    R, _, whole = explain(lambda z: z * torch.tanh(z), rules={"*/mul": nrm.Product(shares=(1, 3))})
     torch.testing.assert_close(R(R["/tanh"]), whole * 3 / 4)
     torch.testing.assert_close(R(R.edge("below", "/mul")), whole / 4)
     torch.testing.assert_close(R(R["below"]), whole)
@@ -116,7 +116,7 @@ def test_only_the_product_that_is_named_is_split() -> None:
     [("reflect", [2, 1, 0, 1, 2, 3, 2]), ("replicate", [0, 0, 0, 1, 2, 3, 3]), ("circular", [2, 3, 0, 1, 2, 3, 0])],
 )
 def test_copies_of_padding_are_entries_of_their_own(mode: str, copies: list[int]) -> None:
-    """An entry and its copies are neurons of the padded layer; the neuron that they copy has what they have together."""
+    """An entry and its copies are neurons of the padded layer; the neuron they copy has what they have together."""
 
     class Padded(nn.Module):
         def __init__(self) -> None:
