@@ -40,7 +40,7 @@ low, high = nrm.layer("relu2"), nrm.layer("relu3")
 # %%
 folder = pathlib.Path(tempfile.mkdtemp()) / "digits-store"
 asked = (low.channels, high.channels, (low.channels, high.channels))
-job = {"targets": "label", "k": 9, "shard_size": 256, "rules": nrm.Gamma(0.25), "bias": "input", "progress": False}
+job = {"target": "label", "k": 9, "shard_size": 256, "rules": nrm.Gamma(0.25), "bias": "input", "progress": False}
 part = nrm.relmax(model, data, *asked, store=folder, shards=range(2), **job)
 print(part)
 
