@@ -1,7 +1,7 @@
 """The screenshots of the docs: reports and the explorer in light and dark, in a headless browser.
 
-Run by ``make screenshots``. Needs Chromium (``$NRM_BROWSER``, or ``chromium`` on the path) and trains the network of
-``examples/digits.py`` for a few seconds. Where the real data is (beside the repository, or in ``$NRM_DATA``), VGG16
+Run by ``make screenshots``. Needs Chromium (``$NRM_BROWSER``, or ``chromium`` on the path); the network on digits
+is the one that the package carries. Where the real data is (beside the repository, or in ``$NRM_DATA``), VGG16
 looks at a photo that comes with scikit-learn, a language model tells a story, and a graph network reads molecules.
 """
 
@@ -20,12 +20,13 @@ from typing import Any
 
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits, load_sample_image
+from sklearn.datasets import load_sample_image
 
 import nrm
+from nrm import demo
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path += [str(ROOT / "examples"), str(ROOT / "tests")]
+sys.path.append(str(ROOT / "tests"))
 HOME = pathlib.Path(os.environ.get("NRM_DATA") or ROOT.parent / "shared" / "data")
 CLASSES = [f"digit {i}" for i in range(10)]
 MINUTES = 15 * 60_000
@@ -65,10 +66,8 @@ def chosen(page: Any, *nodes: str) -> None:
 
 def digits(browser: Any, save: Save) -> None:
     """A small network on digits: a report, two classes compared, the best samples of a channel."""
-    data = load_digits()
-    images, labels = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16, torch.tensor(data.target)
-    torch.manual_seed(0)
-    model = importlib.import_module("digits").trained(images[:1500], labels[:1500], 8)
+    model, _, _ = demo.digits()
+    images, labels = demo.read_digits()
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.html"
         R = nrm.measure(model, images[1512:1513], labels={"output": CLASSES})

@@ -380,3 +380,46 @@ def test_pictures_of_the_docs_are_drawn_with_the_defaults(name: str) -> None:
     assert "rules=" not in text
     assert "nrm.ZPlus" not in text
     assert "bias=" not in text
+
+
+# ---- cuts ------------------------------------------------------------------------------------------------------------
+
+
+class Stem(nn.Module):
+    """Convolutions and a residual block in the form of ResNet's, whose last pooling has dead columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two, self.three = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3)
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(4, 2)
+        for layer in (self.one, self.two, self.three, self.fc):
+            layer.weight.data.abs_()
+        self.three.bias.data[0] = -900.0  # a channel that is off everywhere: its mean is a column without a sum
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x).relu()
+        x = (self.two(x) + x).relu()
+        return self.fc(self.pool(self.three(x).relu()).flatten(1))
+
+
+def test_layers_that_every_walk_passes_are_cuts() -> None:
+    R = nrm.measure(Stem().eval(), torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(0)))
+    assert R.rules == "epsilon-plus-flat"
+    table = {row.name: row for row in R.layers}
+    for row in table.values():
+        assert row.is_cut == all(abs(mass - 1) < 1e-5 for mass in row.mass), row
+        assert row.is_cut == (len(R.cut(row.name)) == 1), row
+        assert row.is_cut == (row.name != "two"), row  # the skip passes by
+    assert len(R.inputs) == 1
+
+
+def test_networks_of_torchvision_show_their_cuts() -> None:
+    models = pytest.importorskip("vision").load().models
+    for name, bypassed in (("vgg11", 0), ("resnet18", 46)):
+        torch.manual_seed(0)
+        R = nrm.measure(getattr(models, name)(weights=None).eval(), torch.rand(1, 3, 64, 64), target=0)
+        rows = list(R.layers)
+        assert [row.is_cut for row in rows] == [not row.bypassed for row in rows]
+        assert [row.is_cut for row in rows] == [abs(row.mass[0] - 1) < 1e-5 for row in rows]
+        assert sum(not row.is_cut for row in rows) == bypassed

@@ -195,7 +195,13 @@ class Places:
 
     def drains(self, above: int = -1) -> list[Layer]:
         """The biases, offsets and sinks that receive relevance, of the nodes after ``above``."""
-        return [Layer(drain_name(self._tape.nodes[i], port)) for i, port in sorted(self._base.drains) if i > above]
+        return [Layer(drain_name(self._tape.nodes[i], port)) for i, port in self._reached_drains() if i > above]
+
+    def _reached_drains(self) -> list[tuple[int, str]]:
+        """The drains that something flows into. A column without a sum has a sink also where no message arrives."""
+        return [
+            spot for spot, message in sorted(self._base.drains.items(), key=lambda item: item[0]) if bool(message.any())
+        ]
 
     def biases(self) -> list[Layer]:
         """The biases that receive relevance."""
@@ -281,7 +287,7 @@ class Places:
         It is one if no walk begins after it, and no walk passes it by.
         """
         late = [n.index for n in self._tape.sources if n.index in self._base.arrivals]
-        begin = max([*late, *(i for i, _ in self._base.drains)], default=-1)
+        begin = max([*late, *(i for i, _ in self._reached_drains())], default=-1)
         return {i: begin <= i and not bypassed for i, bypassed in self.bypassed().items()}
 
     def bypassed(self) -> dict[int, bool]:
