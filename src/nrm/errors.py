@@ -94,3 +94,7 @@ class InputError(NrmError):
 
 class NrmWarning(UserWarning):
     """A number that deserves a second look: mass in sinks, cancellation, a near-zero condition."""
+
+
+class CostWarning(NrmWarning):
+    """A table that takes long: what it will cost, how it is computed, and which questions are cheaper."""

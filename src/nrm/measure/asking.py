@@ -21,6 +21,7 @@ from nrm.measure.labels import Names, label_flows, label_walks
 from nrm.measure.lift import FORMS, lift_of, lifted_flows, read_form
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
+from nrm.measure.price import warn_of_cost
 from nrm.measure.question import Argument, asked_sample, read_question, refuse_free, refuse_text
 from nrm.measure.show import outputs_text
 from nrm.measure.stacked import answer_stacked
@@ -169,8 +170,11 @@ class Asking(ABC):
     ) -> Tensor:
         """The table of a question without conditions; ``absolute`` sums absolute relevances where it is read."""
         if weights is not None or any(map(needs_track, asked)):
-            return answer_tracked(self._answerer(), self._plan_tracked(asked, weights), absolute)
+            tracked = self._plan_tracked(asked, weights)
+            warn_of_cost(tracked, stacklevel=3)
+            return answer_tracked(self._answerer(), tracked, absolute)
         plan = self._plan(stops_for(asked, self._places.resolve), "read" if absolute else None)
+        warn_of_cost(plan, stacklevel=3)
         return self._answerer().table(plan, absolute)
 
     def _plan_tracked(self, asked: Sequence[Argument], weights: Mapping[Site, Tensor] | None = None) -> TrackedPlan:
