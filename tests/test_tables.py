@@ -212,6 +212,29 @@ def test_tokens_of_every_sample_are_labels_of_its_own() -> None:
     assert set(neurons.labels) == {"0 axis 0"}
 
 
+class Text(nn.Module):
+    """Words and their places, added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.head = nn.Embedding(9, 4), nn.Embedding(6, 4), nn.Linear(4, 2)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        tokens = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        out: torch.Tensor = self.head(tokens.relu().mean(1))
+        return out
+
+
+def test_tokens_with_all_their_embeddings_have_the_names_of_the_input() -> None:
+    torch.manual_seed(0)
+    words = [["the", "sea", "sea"], ["an", "old", "sky"]]
+    R = nrm.measure(Text().double(), torch.tensor([[3, 1, 1], [2, 4, 5]]), rules="lrp-0", labels={"input": words})
+    frame = R.table(R.tokens).to_pandas()
+    assert frame.iloc[:, 0].tolist() == [word for row in words for word in row]
+    flow = R.flows(R.tokens, k=1, sign="abs")[1][0]
+    assert flow.labels == (words[1][flow.blocks[0][1]],)
+
+
 def test_names_that_fit_two_axes_are_positions_of_an_input_and_classes_of_an_output() -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 3).double()

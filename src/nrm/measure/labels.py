@@ -9,6 +9,7 @@ from typing import Any
 
 from nrm.errors import NrmError, QuestionError
 from nrm.measure.places import Places
+from nrm.measure.tokens import find_tokens
 from nrm.questions.frame import Blocks, Frame
 from nrm.questions.values import Layer, Set
 from nrm.search import Flows, Found, Walk
@@ -73,12 +74,13 @@ def names_at(places: Places, labels: Mapping[str, Names], layer: Layer) -> tuple
     """The names of a layer, by whatever name it is known, and the axis of its shape that they are along.
 
     Where several axes have as many places as there are names, those of the output are classes along its channels, and
-    those of other layers are positions.
+    those of other layers are positions. Names of the input are those of ``R.tokens``, too.
     """
     site, frame = places.resolve(layer)
     for known, names in labels.items():
         other, _ = places.resolve(Layer(known))
-        if (other.node, other.port) == (site.node, site.port):
+        tokens = known == "input" and not site.port and site.node == _tokens(places)
+        if (other.node, other.port) == (site.node, site.port) or tokens:
             own = bool(names) and isinstance(names[0], tuple)
             count = max(map(len, names)) if own else len(names)
             fits = [axis for axis, size in enumerate(frame.layer_shape) if size == count]
@@ -87,6 +89,14 @@ def names_at(places: Places, labels: Mapping[str, Names], layer: Layer) -> tuple
                 fits = [axis for axis in fits if (axis == channel) == (known == "output")] or fits
             return (names, fits[0]) if fits else None
     return None
+
+
+def _tokens(places: Places) -> int | None:
+    """The tensor that has the tokens with all their embeddings; None where the input is no text."""
+    try:
+        return find_tokens(places.network.tape, places.network.rules.reached).index
+    except QuestionError:
+        return None
 
 
 def label_of(places: Places, labels: Mapping[str, Names], chosen: Set, sample: int) -> str | None:
