@@ -225,10 +225,7 @@ class Measure(Weighing):
         >>> R(R.tokens).shape, bool(torch.isclose(R(R.tokens).sum(), R(R.input.all) + R(R["places.weight"].all)))
         (torch.Size([1, 3]), True)
         """
-        layer = self[find_tokens(self._tape, self._network.rules.reached).name]
-        if "input" in self._labels:  # the names of words are those of their tokens
-            self._labels.setdefault(layer.name, self._labels["input"])
-        return layer.positions
+        return self[find_tokens(self._tape, self._network.rules.reached).name].positions
 
     @property
     def inputs(self) -> Cut:
