@@ -150,6 +150,7 @@ def read_view(view: View, steps: Steps, pages: bool, fast: bool) -> Data:
     """The parts of a view: what only a page shows if one is wanted, and what takes long unless it is to be fast."""
     if pages and not fast:
         return view.whole(steps.tell)
+    steps.tell("the layers")
     parts = view.facts()
     if fast and not pages:
         return parts

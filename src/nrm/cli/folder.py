@@ -35,11 +35,13 @@ def write_folder(folder: Path, view: View, document: dict[str, Any], flows: bool
     Returns the names of all files, each there as a whole or not at all.
     """
     R, variable = view.R, view.canvas.variable
-    tensors: dict[str, Any] = {"input": (R(variable), (variable,))}
-    for shown in view.columns if flows else ():
-        share = R(shown.partition)
-        tensors[str(shown.partition)] = (share, ("sample", *[str(shown.partition)] * (share.ndim - 1)))
-    save(folder / "relevance.safetensors", measure=R, **tensors)
+    asked = [("input", variable), *((str(one.partition), one.partition) for one in (view.columns if flows else ()))]
+    tensors: dict[str, Any] = {}
+    for name, variable in asked:
+        share = R(variable)
+        tensors[name] = (share, ("sample", *[str(variable)] * (share.ndim - 1)))
+    # The light check, where no other was made: what is fast does not wait for a certificate.
+    save(folder / "relevance.safetensors", measure=R.describe(view.certificate or R._light), **tensors)
     write_json(folder / "result.json", document)
     pictures = _flows(folder, view) if flows else ()
     heat = [name for name in ("heat.png", "heat.svg", "heat.html") if (folder / name).exists()]

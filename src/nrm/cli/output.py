@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import json
 import math
 import platform
@@ -29,7 +29,8 @@ WIDTH = 110
 
 def versions() -> dict[str, str]:
     """What has to be the same for the same numbers."""
-    return {"nrm": __version__, "torch": importlib.metadata.version("torch"), "python": platform.python_version()}
+    installed = importlib.import_module("importlib.metadata")  # help, which has no versions, does not wait for it
+    return {"nrm": __version__, "torch": installed.version("torch"), "python": platform.python_version()}
 
 
 def document(command: str, **parts: Any) -> dict[str, Any]:

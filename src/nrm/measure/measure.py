@@ -372,8 +372,8 @@ class Measure(Weighing):
     def __exit__(self, *_: Any) -> None:
         self.release()
 
-    def describe(self) -> dict[str, Any]:
-        """Everything about this measure that a file should say, as plain data."""
+    def describe(self, check: Check | None = None) -> dict[str, Any]:
+        """Everything about this measure that a file should say, as plain data; ``check`` is a known certificate."""
         composite = self._network.composite
         return {
             "rules": composite.name,
@@ -388,7 +388,7 @@ class Measure(Weighing):
             "value": self.value.tolist(),
             "labels": {k: list(v) for k, v in self._labels.items()},
             "layers": [[row.name, list(row.shape)] for row in self.layers],
-            "check": self.check(strict=False).describe(),
+            "check": (check or self.check(strict=False)).describe(),
             "model_digest": self._origin.digest(),
         }
 

@@ -42,7 +42,7 @@ from nrm.report.regions import Region, read_region
 from nrm.report.script import Script
 
 if TYPE_CHECKING:
-    from nrm.measure import Measure
+    from nrm.measure import Check, Measure
 
 SCHEMA = 1
 NODES, FLOWS, ALTERNATIVES, RIBBONS = 8, 6, 5, 4
@@ -77,6 +77,7 @@ class View:
         self._title, self._opening = title, opening
         self._references = read_references(R, store, dataset)
         self._columns: list[Shown] | None = None
+        self.certificate: Check | None = None
         self._tables: list[Array | None] = []
         self._known: dict[tuple[Any, int | None], Part] = {}
 
@@ -270,8 +271,9 @@ class View:
             yield self.selection([(c, n) for c, n in flow["nodes"]])
 
     def health(self) -> Part:
-        """The certificate in plain words."""
-        return {"health": health(self.R.check(strict=False))}
+        """The certificate in plain words; ``certificate`` keeps it."""
+        self.certificate = self.R.check(strict=False)
+        return {"health": health(self.certificate)}
 
     def whole(self, tell: Callable[[str], None] = lambda _: None) -> Part:
         """All parts together: what a report holds."""
