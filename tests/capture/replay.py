@@ -8,20 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nrm.capture import (
-    Combine,
-    Linear,
-    Multiply,
-    Node,
-    Pointwise,
-    Select,
-    Source,
-    Tape,
-    Unknown,
-    capture,
-    reads,
-    replay,
-)
+from nrm.capture import Combine, Node, Pointwise, Source, Tape, capture, computed, find_deviation, reads, replay
 
 
 class Wrapped(nn.Module):
@@ -40,30 +27,7 @@ def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> T
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def replayed(node: Node, tape: Tape) -> Tensor | None:
-    """The value of a node from the values of its inputs; None where the op does not say (elementwise, unknown)."""
-    below = [tape.nodes[i].value for i in node.inputs]
-    op = node.op
-    if isinstance(op, Linear):
-        value = op.map.apply(below[0][None])[0]
-        return value if op.bias is None else value + op.bias
-    if isinstance(op, Select):
-        return op.map.apply(below[0][None])[0]
-    if isinstance(op, Combine):
-        total: Any = node.value.new_zeros(node.shape) if op.shift is None else op.shift
-        for term, x in zip(op.terms, below, strict=True):
-            total = total + (x if term.move is None else term.move.apply(x[None])[0]) * term.scale
-        return total
-    if isinstance(op, Multiply):
-        first, *rest = (x if move is None else move.apply(x[None])[0] for move, x in zip(op.moves, below, strict=True))
-        for factor in rest:
-            first = first / factor if op.quotient else first * factor
-        return first
-    assert isinstance(op, Pointwise | Source | Unknown), f"{node.name}: {op}"
-    return None
-
-
-def computed(tape: Tape) -> list[Node]:
+def needed_nodes(tape: Tape) -> list[Node]:
     """The nodes from which the output is computed."""
     needed = {tape.output}
     for node in reversed(tape.nodes):
@@ -74,17 +38,18 @@ def computed(tape: Tape) -> list[Node]:
 def check_tape(tape: Tape, tolerance: float = 1e-12) -> None:
     """Every node has the value that its op gives it, and the maps of data movement are adjoint."""
     for node in tape.nodes:
-        value = replayed(node, tape)
-        if value is not None:
-            assert value.shape == node.shape, node.name
-            assert torch.allclose(value, node.value, rtol=tolerance, atol=tolerance), node.name
+        stack = computed(node.op, [tape.nodes[i].value[None] for i in node.inputs])
+        if stack is not None and not isinstance(node.op, Pointwise):
+            assert stack[0].shape == node.shape, node.name
+            assert torch.allclose(stack[0], node.value, rtol=tolerance, atol=tolerance), node.name
         if isinstance(node.op, Combine):
             for term in node.op.terms:
                 if term.move is not None:
                     x, y = numbers(2, *term.move.inside).to(node.value), numbers(2, *term.move.outside).to(node.value)
                     up, down = (term.move.apply(x) * y).sum(), (term.move.transpose(y) * x).sum()
                     assert torch.allclose(up, down, rtol=1e-9, atol=1e-9), node.name
-    for node in computed(tape):
+    assert find_deviation(tape) is None
+    for node in needed_nodes(tape):
         if not isinstance(node.op, Source):
             again = replay(node, {i: tape.nodes[i].value[None] for i in reads(node)})[0]
             assert again.shape == node.shape, node.name
@@ -115,7 +80,7 @@ def check_other_inputs(model: nn.Module, inputs: tuple[Any, ...], tape: Tape, to
         return
     other = [(x * (0.9 + 0.2 * numbers(*x.shape, seed=3).sigmoid()).to(x)) for x in floats]
     values = {i: x.detach().to(tape.dtype)[None] for i, x in zip(tape.inputs, other, strict=True)}
-    for node in computed(tape):
+    for node in needed_nodes(tape):
         if any(i in values for i in reads(node)):
             below = {i: values.get(i, tape.nodes[i].value[None]) for i in reads(node)}
             values[node.index] = replay(node, below)

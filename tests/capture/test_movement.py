@@ -183,6 +183,13 @@ CALLS: dict[str, tuple[tuple[int, ...], list[Function]]] = {
         ],
     ),
     "masked_scatter": ((2, 4), [lambda x: x.masked_scatter(MASK, C), lambda x: C.masked_scatter(MASK, x)]),
+    "tensor": ((2, 4), [lambda x: torch.tensor([[x[0, 0], 1.0], [x[1, 1], x[0, 3]]], dtype=x.dtype)]),
+    "as_tensor": ((2, 4), [lambda x: torch.as_tensor(x) * 1]),
+    "asarray": ((2, 4), [lambda x: torch.asarray(x) * 1, lambda x: torch.asarray(x, copy=True)]),
+    "new_tensor": ((2, 4), [lambda x: x.new_tensor([x[0, 0], x[1, 1]])]),
+    "full": ((2, 4), [lambda x: torch.full((3,), x[0, 1], dtype=x.dtype)]),
+    "full_like": ((2, 4), [lambda x: torch.full_like(C, x[0, 1])]),
+    "new_full": ((2, 4), [lambda x: x.new_full((3,), fill_value=x[0, 1])]),
     "select_scatter": ((2, 4), [lambda x: x.select_scatter(C[:, 0], 1, 2), lambda x: C.select_scatter(x[0], 0, 1)]),
     "slice_scatter": ((2, 4), [lambda x: x.slice_scatter(C[:, :2], 1, 1, 3)]),
     "diagonal_scatter": ((3, 3), [lambda x: x.diagonal_scatter(x[0])]),
@@ -237,7 +244,7 @@ def test_every_movement_of_the_vocabulary_is_tested() -> None:
 def test_the_calls_are_read_by_the_builder_they_are_listed_for(name: str, calls: list[Function]) -> None:
     shape = CALLS[name][0]
     recorded = {node.function for call in calls for node in check_capture(call, numbers(*shape), batch_dim=None).nodes}
-    same_object = {"contiguous", "deepcopy", "get:real", "real", "resolve_conj", "resolve_neg"}
+    same_object = {"as_tensor", "contiguous", "deepcopy", "get:real", "real", "resolve_conj", "resolve_neg"}
     assert name in recorded or name in same_object
 
 

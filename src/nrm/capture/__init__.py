@@ -7,7 +7,7 @@ from nrm.capture.guard import plain_execution
 from nrm.capture.names import NONNEGATIVE
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Softmax, Source, Term, Unknown
 from nrm.capture.register import register
-from nrm.capture.replay import Segment, reads, replay
+from nrm.capture.replay import Deviation, Segment, computed, find_deviation, reads, replay
 from nrm.capture.tape import Node, Tape, unknown_layer
 from nrm.capture.unbatched import capture_batch
 
@@ -15,6 +15,7 @@ __all__ = [
     "NONNEGATIVE",
     "Call",
     "Combine",
+    "Deviation",
     "Linear",
     "Multiply",
     "Node",
@@ -28,12 +29,5 @@ __all__ = [
     "Term",
     "Unknown",
     "capture",
-    "capture_batch",
-    "own_output",
-    "plain_execution",
-    "reads",
-    "register",
-    "replay",
-    "tensors_in",
-    "unknown_layer",
-]
+    "computed",
+    "find_deviation",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
+
+from nrm.capture.arguments import tensors_in
 
 
 class Anatomy:
@@ -31,6 +33,18 @@ class Anatomy:
         return self.parameters + self.buffers
 
     @property
+    def attributes(self) -> list[Tensor]:
+        """Tensors that are plain attributes of modules, also in lists and dictionaries of theirs."""
+        return [t for _, module in self.modules for t in tensors_in(list(_plain(module)))]
+
+    @property
     def precisions(self) -> set[torch.dtype]:
         """The float types among the tensors."""
         return {tensor.dtype for _, tensor in self.tensors if tensor.is_floating_point()}
+
+
+def _plain(module: nn.Module) -> Iterator[object]:
+    """The attributes of a module that may hold tensors, besides its parameters and buffers."""
+    for name, value in module.__dict__.items():
+        if isinstance(value, Tensor | list | tuple | dict) and not name.startswith("_"):
+            yield value

@@ -40,7 +40,12 @@ def _collect(value: Any, found: list[Tensor]) -> None:
 
 def is_in_place(func: Callable[..., Any]) -> bool:
     """Whether a call by this function writes into its first argument."""
-    name = getattr(func, "__name__", "")
+    name = getattr(func, "__name__", "").split(".")[0]  # an op of torch.ops has its overload behind a dot
     if name.startswith("__"):
-        return name in ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__", "__setitem__")
-    return name.endswith("_") and not name.startswith("_")
+        return name in AUGMENTED
+    return name.endswith("_") and (not name.startswith("_") or name.startswith("_foreach_"))
+
+
+_OPERATORS = "add sub mul truediv div floordiv mod pow and or xor lshift rshift"
+AUGMENTED = {"__setitem__", *(f"__i{name}__" for name in _OPERATORS.split())}
+"""Statements like ``y += x``, as functions."""

@@ -6,12 +6,13 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from nrm.capture import repeat, unseen
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import tensors_in
 from nrm.capture.checks import check_finite, check_inputs, check_model, check_options, check_random, check_samples
@@ -47,25 +48,68 @@ def capture(
     owners = {} if batch_dim is None else _packed_owners((args, kwargs))
     batch = _count_samples(given, owners, batch_dim, graphs)
     exact = precisions == {dtype}
-    recorder = Recorder(
-        anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact, graphs=graphs
-    )
-    with untouched(anatomy), plain_execution():
-        args, kwargs = _own(args, dtype), _own(kwargs, dtype)
-        for (name, tensor), theirs in zip(_input_names(args, kwargs), given, strict=True):
-            recorder.add_input(tensor, name, _whose(tensor, owners.get(id(theirs)), batch, batch_dim, graphs))
-        before = torch.get_rng_state()
-        try:
-            with watched_modules(recorder), recorder:
-                result = _choose(model(*args, **kwargs), output)
-        except RuntimeError as error:
-            if recorder.nodes or any(t.is_floating_point() for t in given):
-                raise
-            raise _no_embedding(str(error).splitlines()[0]) from error
-        finally:
-            recorder.memory.restore()
-        check_random(recorder.notes, anatomy, before)
-    return _finish(recorder, anatomy, result, batch, dtype, _padding(model, args, kwargs))
+
+    def run(change: float = 0.0, made: frozenset[int] = frozenset()) -> _Pass:
+        """One recorded pass, on inputs that may be changed."""
+        recorder = Recorder(
+            anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact, graphs=graphs,
+            change=change, made=made,
+        )  # fmt: skip
+        mine = _own(args, dtype), _own(kwargs, dtype)
+        with untouched(anatomy), plain_execution():
+            starts = []
+            for (name, tensor), theirs in zip(_input_names(*mine), given, strict=True):
+                whose = _whose(tensor, owners.get(id(theirs)), batch, batch_dim, graphs)
+                starts += [(index, theirs) for index in recorder.add_input(tensor, name, whose)]
+            result = _recorded(recorder, anatomy, model, mine, output, any(t.is_floating_point() for t in given))
+            if not change:
+                _check_starts(recorder, starts)
+        return _Pass(recorder, result, mine)
+
+    found = run()
+    made = repeat.find_made(found.recorder, lambda change: run(change).recorder)
+    found = run(made=made) if made else found
+    return _finish(found.recorder, anatomy, found.result, batch, dtype, _padding(model, *found.inputs))
+
+
+class _Pass(NamedTuple):
+    """What came of one recorded forward pass."""
+
+    recorder: Recorder
+    result: Tensor
+    inputs: tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _recorded(
+    recorder: Recorder, anatomy: Anatomy, model: nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]],
+    output: Output, has_floats: bool,
+) -> Tensor:  # fmt: skip
+    """Runs the model under the recorder; the explained output."""
+    before = torch.get_rng_state()
+    try:
+        with watched_modules(recorder), recorder:
+            result = _choose(model(*inputs[0], **inputs[1]), output)
+        unseen.meets(recorder, result)
+        unseen.check_all(recorder)
+    except RuntimeError as error:
+        if recorder.nodes or has_floats:
+            raise
+        raise _no_embedding(str(error).splitlines()[0]) from error
+    finally:
+        recorder.memory.restore()
+    check_random(recorder.notes, anatomy, before)
+    return result
+
+
+def _check_starts(recorder: Recorder, starts: list[tuple[int, Tensor]]) -> None:
+    """Refuses a pass in which an input was written unseen: its node has to be what the user gave."""
+    for index, theirs in starts:
+        node = recorder.nodes[index]
+        if not torch.equal(node.value, theirs.detach().to(node.value)):
+            raise CaptureError(
+                "the input was written by a call that torch does not report", where=f"layer {node.name!r}",
+                expected="in-place functions of torch", hint="a copy that may be written: x.clone()",
+            )  # fmt: skip
 
 
 def _packed_owners(value: Any) -> dict[int, Tensor]:
@@ -296,7 +340,7 @@ def _finish(
     tape = Tape(
         recorder.nodes, recorder.names, recorder.received, modules, inputs, output, batch, dtype,
         tuple(dict.fromkeys(recorder.notes)), recorder.steps, _ends(recorder.nodes[inputs[0]], padding),
-        None if recorder.graphs is None else recorder.graphs.edges,
+        None if recorder.graphs is None else recorder.graphs.edges, doubts=tuple(recorder.constants.doubts),
     )  # fmt: skip
     check_finite(tape)
     check_samples(tape)

@@ -43,8 +43,17 @@ REVERSED = {"radd": "add", "rmul": "mul", "iadd": "add", "isub": "sub", "imul": 
 NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "x1": "input", "x2": "other"}
 """Names that torch accepts for its own arguments."""
 
-READS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__"}
+READS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__"}
 """Calls that hand a value to Python. What is computed from it there cannot be followed."""
+
+DECIDES = {"__bool__", "__index__"}
+"""Those whose value does not come back as a number: it decides what is done."""
+
+FROM_DATA = {"tensor", "as_tensor", "asarray"}
+"""Calls that make tensors of what is not torch's."""
+
+HANDS_OUT = {"numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "_typed_storage", "data_ptr"}
+"""Calls that hand out the memory of a tensor, which may be read and written there without a call of torch."""
 
 
 SHAPES = {
@@ -70,7 +79,7 @@ def function_name(func: Callable[..., Any]) -> str:
     name = _name_in_library(func)
     if name in ("__get__", "__set__"):
         return f"{name[2:-2]}:{getattr(getattr(func, '__self__', None), '__name__', '')}"
-    if name in READS:
+    if name in READS or name in HANDS_OUT:
         return name
     name = name.strip("_")
     return REVERSED.get(name, name)

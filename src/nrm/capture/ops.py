@@ -18,9 +18,13 @@ from nrm.operators import Gather, LinearMap, Reduce, Scatter
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where walks begin: the user's input, an embedding, or a constant or parameter used as an activation."""
+    """Where walks begin: the user's input, an embedding, or a constant or parameter used as an activation.
+
+    A constant that was ``made`` from the input, by ways that cannot be followed, holds relevance that is lost.
+    """
 
     kind: str
+    made: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nrm.capture import axes, elementwise, heads, remember, samples, sparse, writes
+from nrm.capture import axes, elementwise, heads, mutation, remember, repeat, samples, sparse, unseen, writes
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import is_in_place, tensors_in
 from nrm.capture.call import Call
@@ -27,6 +27,8 @@ from nrm.capture.names import (
     BLANK,
     CASTS,
     CONSTANT,
+    DECIDES,
+    HANDS_OUT,
     NUMPY_NAMES,
     READS,
     SHAPES,
@@ -54,7 +56,7 @@ class Recorder(TorchFunctionMode):
     def __init__(
         self, anatomy: Anatomy, dtype: torch.dtype, vocabulary: dict[str, Callable[..., Any]],
         composed: dict[str, Callable[..., Any]], *, samples: int, batch_dim: int | None, exact: bool,
-        graphs: Graphs | None = None,
+        graphs: Graphs | None = None, change: float = 0.0, made: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
         super().__init__()
         self.nodes: list[Node] = []
@@ -67,13 +69,14 @@ class Recorder(TorchFunctionMode):
         self.graphs = graphs
         self.choice: Tensor | None = None
         self.live: dict[int, tuple[Tensor, int]] = {}
+        self.seals: dict[int, unseen.Seal] = {}
         self.origin: Origins = {}
         self.precision = Precision(dtype, self.origin)
         self.twins = sparse.Twins()
         self.memory = writes.Memory([tensor for _, tensor in anatomy.tensors])
         self._exact = exact
         self._vocabulary = vocabulary
-        self._composed = composed
+        self.composed = composed
         self._thread = threading.get_ident()
         self.modules = Modules(anatomy)
         self._recurrent = {path: next(m.parameters()).dtype for path, m in anatomy.modules if isinstance(m, nn.RNNBase)}
@@ -83,6 +86,7 @@ class Recorder(TorchFunctionMode):
         self._integers = Integers(samples)
         self.derived: dict[int, tuple[Tensor, Recall]] = {}
         self._settled: set[int] = set()
+        self.constants = repeat.Constants(anatomy.attributes, change, made)
         self.origin.update((id(tensor), (tensor, name)) for name, tensor in anatomy.tensors)
 
     # ---- what the vocabulary may ask -------------------------------------------------------------------------
@@ -105,13 +109,23 @@ class Recorder(TorchFunctionMode):
         """From now on the tensor stands for this node."""
         self.live[id(tensor)] = (tensor, index)
         self.derived.pop(id(tensor), None)
+        self.seals[id(tensor)] = unseen.seal(tensor)
         self.memory.meet(tensor)
+        if self.seals[id(tensor)].pointer in self.memory.exposed:
+            writes.freeze(self, self.seals[id(tensor)].pointer)
+
+    def renew(self, written: Tensor) -> None:
+        """The tensors on memory that a recorded call has written are as they are now."""
+        for tensor in (written, *self.memory.sharing(written)):
+            if id(tensor) in self.live:
+                self.seals[id(tensor)] = unseen.seal(tensor)
 
     def constant(self, tensor: Tensor, label: str, sample: int | None = None, channel: int | None = None) -> int:
         """A constant used as an activation: a new source, named after its parameter where it has one."""
         origin = self.origin.get(id(tensor))
         name = origin[1] if origin else f"{self.path}/{label}.constant"
-        return self.source(Source("constant"), tensor.to(self.precision.dtype), label, sample, channel, name)
+        made = self.constants.are_made or self.is_derived(tensor)
+        return self.source(Source("constant", made), tensor.to(self.precision.dtype), label, sample, channel, name)
 
     def constant_like(self, node: Node, tensor: Tensor, label: str) -> int:
         """A constant that replaces all of a tensor, with its samples and channels."""
@@ -128,8 +142,14 @@ class Recorder(TorchFunctionMode):
                 return axis
         return None
 
+    def is_derived(self, value: Any) -> bool:
+        """Whether a constant depends on the input all the same, as a mask does that was made from it."""
+        return id(value) in self.derived or id(value) in self.constants.widened
+
     def add(self, op: Op, inputs: list[int], value: Tensor, function: str) -> int:
         """A new node, made by an op from other nodes."""
+        if self.constants.are_made:
+            op, inputs = repeat.unbiased(self, op, inputs, value, function)
         node = Node(len(self.nodes), op, tuple(inputs), value.detach(), module=self.path, function=function)
         parents = [self.nodes[i] for i in inputs]
         if _stays(op, parents, value):
@@ -167,27 +187,32 @@ class Recorder(TorchFunctionMode):
 
     # ---- sources ---------------------------------------------------------------------------------------------
 
-    def add_input(self, tensor: Tensor, name: str, whose: samples.Whose) -> None:
+    def add_input(self, tensor: Tensor, name: str, whose: samples.Whose) -> list[int]:
         """Declares a tensor of the user's input: float tensors are sources, integers are followed to embeddings.
+
+        Gives the node of the tensor, if it is one.
 
         In a batch, a float tensor without a sample axis is shared by all samples, so that no sample could own its
         relevance: it is held constant.
         """
         self.given.append(name)
+        self.constants.know(tensor)
         if not tensor.is_floating_point():
             self._integers.add(tensor, name, whose)
-            return
+            return []
         if self.graphs is not None and self.graphs.is_weight(tensor):
             self.notes.append(f"{name} has one number per edge: a weight of messages, held constant")
-            return
+            return []
         if whose.axis is None and whose.owner is None and self.samples > 1:
             self.notes.append(f"{name} has no sample axis: it is shared by the batch and held constant")
-            return
+            return []
+        self.constants.change(tensor)
         channel = 1 if tensor.ndim > 2 else tensor.ndim - 1
         channel_axis = channel if channel != whose.axis and channel >= 0 else None
         index = self.source(Source("input"), tensor, "input", whose.axis, channel_axis, name)
         self.nodes[index].owner = whose.owner
         self.follow(tensor, index)
+        return [index]
 
     def source(
         self, op: Source, value: Tensor, function: str, sample: int | None, channel: int | None, name: str
@@ -201,7 +226,7 @@ class Recorder(TorchFunctionMode):
         return node.index
 
     def _embedding(self, value: Tensor, looked_up: Any) -> Tensor:
-        value = value.to(self.precision.dtype)
+        value = self.constants.change(value.to(self.precision.dtype, copy=True))
         if self.graphs is not None:
             whose = self.graphs.whose(value)
         else:
@@ -264,7 +289,11 @@ class Recorder(TorchFunctionMode):
         self._refuse_vmap(present)
         if not self.modules.opaque and sparse.concerns(self, name, present):
             return sparse.run(self, func, name, args, kwargs)
-        recorded = not self.modules.opaque and any(self.tracked(t) for t in present)
+        self.constants.are_made = False
+        met = [] if self.modules.opaque else [unseen.meets(self, t) for t in present]
+        recorded = any(met)
+        if recorded:
+            self.constants.enter(self, name, args, kwargs, present)
         run = self._run if recorded else self._run_constant
         kind = present[0].device.type if present else "cpu"
         if torch.is_autocast_enabled(kind):  # by the model itself: calls run in the precision of their arguments
@@ -273,13 +302,19 @@ class Recorder(TorchFunctionMode):
         return run(func, name, args, kwargs, present)
 
     def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]) -> Any:
+        if mutation.is_list_op(func):
+            return mutation.run_list(self, func, args, kwargs)
+        op = mutation.writing(func, args, kwargs)
+        if op is not None:
+            return mutation.run(self, op, name, args, kwargs)
         if name in CASTS:
             return self._cast(func, args, kwargs)
         if name == "get:dtype" and self.path in self._recurrent:
             return self._recurrent[self.path]  # these modules refuse inputs that do not have their own precision
         if name == "set:data":
             return self._set_data(func, *args)
-        if name in READS or name in CONSTANT or name.startswith("set:"):
+        shaped = name in CONSTANT and not self.indices((args[1:], kwargs))
+        if shaped or name in READS or name in HANDS_OUT or name.startswith("set:"):
             return self._read(func, name, args, kwargs)
         out = kwargs.pop("out", None)
         if name == "setitem" or is_in_place(func):
@@ -293,11 +328,14 @@ class Recorder(TorchFunctionMode):
 
     def perform(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a call that writes nothing, and records it."""
-        if name in self._composed:
+        if name in self.composed:
             with self:
-                return self._composed[name](*args, **kwargs)
+                return self.composed[name](*args, **kwargs)
         func = INSTEAD.get(name, func)
+        present = tensors_in((args, kwargs))
+        before = [unseen.version(t) for t in present]
         result = self._call(func, name, args, kwargs)
+        unseen.refuse_writing(self, name, present, before)
         remember.derive(self, func, args, kwargs, result, relevant=True)
         self.record(func, name, args, kwargs, result)
         return result
@@ -323,11 +361,12 @@ class Recorder(TorchFunctionMode):
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]
     ) -> Any:
         from_user = any(t in self._integers for t in present)
-        if args and (is_in_place(func) or kwargs.get("inplace")):
-            self.memory.protect(args[0])
-        for target in tensors_in(kwargs.get("out")):
+        targets = self._targets(func, args, kwargs)
+        if self.memory.histories and not self.modules.opaque and writes.adopt(self, targets):
+            return self._run(func, name, args, kwargs, present)
+        for target in targets:
             self.memory.protect(target)
-        if is_in_place(func) or name in CASTS or name.startswith(("get:", "set:")):
+        if targets or name in CASTS or name.startswith(("get:", "set:")):
             result = func(*args, **kwargs)
         else:
             result = func(*self.precision.raised(args), **self.precision.raised(kwargs))
@@ -335,6 +374,7 @@ class Recorder(TorchFunctionMode):
             result.zero_()
         if self.derived and any(id(t) in self.derived for t in present):
             remember.derive(self, func, args, {k: v for k, v in kwargs.items() if k != "out"}, result, relevant=False)
+        self.constants.produce(self, name, args, present, result)
         if from_user:
             self._integers.follow(func, name, args, kwargs, result)
         if isinstance(result, Tensor):
@@ -347,10 +387,25 @@ class Recorder(TorchFunctionMode):
                 self.origin[id(result)] = (result, origin)
         return result
 
+    @staticmethod
+    def _targets(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """The tensors that a call of constants writes."""
+        op = mutation.writing(func, args, kwargs)
+        if op is not None:
+            return mutation.written(op, args, kwargs)
+        in_place = args and (is_in_place(func) or kwargs.get("inplace"))
+        return tensors_in((args[0] if in_place else None, kwargs.get("out")))
+
     def _read(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name in HANDS_OUT:
+            unseen.expose(self, args[0], name)
+            self.constants.reads.append(f"{name} at {self.place()}")
         if name in READS and args and self.tracked(args[0]):
             self.notes.append(f"{self.path or 'model'}: {name} read a value; what follows is held constant")
+            if name not in DECIDES and name not in HANDS_OUT:
+                self.constants.reads.append(f"{name} at {self.place()}")
         result = func(*args, **kwargs)
+        self.constants.know(result)
         return result.zero_() if name in BLANK else result
 
     def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 from nrm.capture.call import Call
 from nrm.capture.names import function_name
 from nrm.capture.ops import Linear, Pointwise
+from nrm.capture.replay import computed, deviates
 from nrm.capture.vocabulary import VOCABULARY, Steps
-from nrm.errors import RuleError
+from nrm.errors import CaptureError, RuleError
 from nrm.operators import Function
 
 
@@ -72,7 +74,40 @@ def register(function: str | Callable[..., Any], reading: str | Callable[..., St
             expected="the name of a torch function, 'library::op' for one of torch.ops, or the function itself",
         )
     _refuse_unseen(function)
-    VOCABULARY[name] = reading
+    VOCABULARY[name] = _checked(reading)
+
+
+def _checked(builder: Callable[..., Steps]) -> Callable[..., Steps]:
+    """A builder whose steps have to give what the call gave, every time that it is used."""
+
+    @functools.wraps(builder)
+    def build(c: Call, *args: Any, **kwargs: Any) -> Steps:
+        steps = builder(c, *args, **kwargs)
+        for result, op, inputs in steps or ():
+            below = [c.recorder.nodes[i].value[None] for i in inputs]
+            again = computed(op, below)
+            if again is None:
+                continue
+            _refuse_other(c, builder, deviates(op, below, again[0], result))
+            if isinstance(op, Linear) and isinstance(op.map, Function):
+                twice, double = op.map.apply(2 * below[0])[0], 2 * op.map.apply(below[0])[0]
+                _refuse_other(c, builder, deviates(op, below, twice, double), " of twice its input")
+        return steps
+
+    return build
+
+
+def _refuse_other(c: Call, builder: Callable[..., Steps], share: float | None, what: str = "") -> None:
+    if share is None:
+        return
+    named = getattr(builder, "__qualname__", repr(builder)).strip("_")
+    by = "another shape" if share == torch.inf else f"off by {share:.1%} of the largest entry"
+    raise CaptureError(
+        f"what is registered for {c.name} does not compute what it computes", where=c.recorder.place(),
+        got=f"the builder {named!r}: its step gives other values{what}, {by}",
+        expected="a step whose map, bias and terms give the result of the call",
+        hint="nrm.testing.check_op(function, example) tries a reading",
+    )  # fmt: skip
 
 
 def _refuse_unseen(function: Any) -> None:

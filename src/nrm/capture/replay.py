@@ -1,20 +1,22 @@
-"""Computing a part of the captured network again, for other values of some of its tensors.
+"""Computing a part of the captured network again: for the same values, to see that they come out, or for others.
 
-Everything that depends on the input is computed anew: statistics of norms, attention weights, choices of maxima.
+For other values everything that depends on the input is computed anew: statistics of norms, attention weights, choices
+of maxima. For the same values every op is asked what it makes of them, with all that it holds constant, because that is
+what relevances are computed from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Unknown
+from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Term, Unknown
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
-from nrm.operators import LinearMap, Place, place_all
+from nrm.operators import Function, LinearMap, Place, place_all
 
 
 def holds(op: Op) -> bool:
@@ -43,6 +45,13 @@ def replay(node: Node, values: Mapping[int, Tensor]) -> Tensor:
             "this tensor cannot be computed again", where=f"layer {node.name!r}", got=type(op).__name__,
             expected="a call that was recorded with its arguments",
         )  # fmt: skip
+    value = computed(op, below)
+    assert value is not None
+    return value
+
+
+def computed(op: Op, below: Sequence[Tensor]) -> Tensor | None:
+    """What an op alone makes of stacks ``(K, *shape)``, with all that it holds constant; None if it does not say."""
     if isinstance(op, Linear):
         value = op.map.apply(below[0])
         return value if op.bias is None else value + op.bias
@@ -53,9 +62,86 @@ def replay(node: Node, values: Mapping[int, Tensor]) -> Tensor:
         for factor in rest:
             first = first / factor if op.quotient else first * factor
         return first
-    assert isinstance(op, Pointwise)
-    assert op.function is not None
-    return op.function(below[0])
+    if isinstance(op, Select):
+        return op.map.apply(below[0])
+    return op.function(below[0]) if isinstance(op, Pointwise) and op.function is not None else None
+
+
+class Deviation(NamedTuple):
+    """A node that does not come out again, and how far it is off, beside the largest entry of its tensor."""
+
+    node: Node
+    share: float
+
+
+def find_deviation(tape: Tape) -> Deviation | None:
+    """The first node whose op, or call, does not give the value that the model computed from what it reads."""
+    needed = {tape.output}
+    for node in reversed(tape.nodes[: tape.output + 1]):
+        if node.index in needed:
+            needed.update((*node.inputs, *reads(node)))
+    state = torch.get_rng_state()
+    try:
+        for node in (tape.nodes[i] for i in sorted(needed)):
+            share = deviation(node, tape.nodes)
+            if share is not None:
+                return Deviation(node, share)
+    finally:
+        torch.set_rng_state(state)
+    return None
+
+
+def deviation(node: Node, nodes: Sequence[Node]) -> float | None:
+    """How far a node is from what its op makes of the values it reads; None if that is rounding, or not said."""
+    if isinstance(node.op, Linear) and node.op.kind == "block":
+        return None  # entries of a rule between chosen layers: they are relevances, no weights
+    below = [nodes[i].value[None] for i in node.inputs]
+    again = computed(node.op, below)
+    if again is None and node.recall is not None:
+        before = torch.get_rng_state()
+        again = replay(node, {i: nodes[i].value[None] for i in reads(node)})
+        if not torch.equal(before, torch.get_rng_state()):
+            return None  # another draw is another value
+    return None if again is None else deviates(node.op, below, again[0], node.value)
+
+
+def deviates(op: Op, below: Sequence[Tensor], again: Tensor, value: Tensor) -> float | None:
+    """How far two values of an op are apart, beside the largest entry; None if rounding may have done it."""
+    if again.shape != value.shape:
+        return torch.inf
+    if not value.numel() or torch.equal(again, value):
+        return None
+    alike = (again == value) | (again.isnan() & value.isnan())
+    gap = torch.where(alike, 0.0, (again - value).abs())
+    size = _largest(value)
+    slack = SLACK * torch.finfo(value.dtype).eps
+    if float(gap.max()) <= slack * size or float(gap.max()) <= slack * _largest(_sizes(op, below)):
+        return None
+    return float(gap.max()) / max(size, 1e-30)
+
+
+SLACK = 1e3
+"""So many times the precision of numbers, rounding may change a value: sums are added up in other orders."""
+
+
+def _largest(value: Tensor) -> float:
+    finite = value[value.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _sizes(op: Op, below: Sequence[Tensor]) -> Tensor:
+    """The sums of the absolute values of what an op adds up: rounding is in proportion to them."""
+    sizes = [x.abs() for x in below]
+    if isinstance(op, Linear) and not isinstance(op.map, Function):
+        return op.map.reweight(torch.abs).apply(sizes[0]) + (0.0 if op.bias is None else op.bias.abs())
+    if isinstance(op, Combine):
+        terms = tuple(Term(t.move, _absolute(t.scale)) for t in op.terms)
+        return _combined(Combine(terms, None if op.shift is None else _absolute(op.shift)), sizes)
+    return sizes[0]
+
+
+def _absolute(value: Tensor | float) -> Tensor | float:
+    return value.abs() if isinstance(value, Tensor) else abs(value)
 
 
 class Segment:
@@ -114,7 +200,7 @@ class Segment:
             )  # fmt: skip
 
 
-def _combined(op: Combine, below: list[Tensor]) -> Tensor:
+def _combined(op: Combine, below: Sequence[Tensor]) -> Tensor:
     places = [term.move for term in op.terms if isinstance(term.move, Place)]
     if len(places) == len(op.terms) > 1 and all(isinstance(t.scale, float) and t.scale == 1 for t in op.terms):
         total: Any = place_all(list(zip(places, below, strict=True)))

@@ -69,7 +69,7 @@ class Tape:
     ``ends`` is each sample's last position that is not padding, where the input is a sequence of tokens.
     ``edges`` are those of the graphs among the inputs, ``(2, edges)``.
     ``behind`` is the tape of the whole network, if this one has chosen layers only and reads it.
-    ``forward`` is the arithmetic of a forward pass.
+    ``forward`` is the arithmetic of a forward pass. ``doubts`` are what should be known and could not be measured.
     """
 
     nodes: list[Node]
@@ -86,6 +86,7 @@ class Tape:
     edges: Tensor | None = None
     behind: Tape | None = None
     forward: float = 0.0
+    doubts: tuple[str, ...] = ()
     consumers: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ seen yet: the writes are remembered, and such a view catches up when it is used.
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -45,26 +46,44 @@ class Memory:
 
     def __init__(self, own: list[Tensor]) -> None:
         self.histories: dict[int, _History] = {}
-        self._seen: dict[int, list[Tensor]] = {}
-        self._own = {_pointer(t): t for t in own if t.numel()}
+        self.seen: dict[int, list[Tensor]] = {}
+        self.exposed: dict[int, str] = {}
+        self._begins: list[int] = []
+        self._own = {memory_of(t): t for t in own if t.numel()}
         self._saved: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def meet(self, tensor: Tensor) -> None:
         """Remembers which memory a tensor lies on."""
         if tensor.numel():
-            self._seen.setdefault(_pointer(tensor), []).append(tensor)
+            pointer = memory_of(tensor)
+            if pointer not in self.seen:
+                bisect.insort(self._begins, pointer)
+            self.seen.setdefault(pointer, []).append(tensor)
+
+    def begin(self, tensor: Tensor) -> int | None:
+        """Where the memory begins, among that of the tensors that were met, on which a tensor may lie."""
+        pointer = memory_of(tensor)
+        place = bisect.bisect_right(self._begins, pointer) - 1
+        if place < 0:
+            return None
+        begin = self._begins[place]
+        reach = max((t.untyped_storage().nbytes() for t in self.seen[begin]), default=0)
+        return begin if pointer < begin + reach else None
 
     def sharing(self, target: Tensor) -> list[Tensor]:
         """The tensors that were met on the same memory and still lie there, each once."""
-        pointer = _pointer(target)
-        near = {id(t): t for t in self._seen.get(pointer, ()) if t is not target and t.numel()}
-        return [t for t in near.values() if _pointer(t) == pointer]
+        return [t for t in self.on(memory_of(target)) if t is not target]
+
+    def on(self, pointer: int) -> list[Tensor]:
+        """The tensors that were met on this memory and still lie there, each once."""
+        near = {id(t): t for t in self.seen.get(pointer, ()) if t.numel()}
+        return [t for t in near.values() if memory_of(t) == pointer]
 
     def protect(self, target: Any) -> None:
         """Remembers a parameter or buffer before anything is written into its memory."""
         if not isinstance(target, Tensor) or target.layout is not torch.strided or not target.numel():
             return
-        owner = self._own.get(_pointer(target))
+        owner = self._own.get(memory_of(target))
         if owner is not None and id(owner) not in self._saved:
             self._saved[id(owner)] = (owner, owner.data, owner.detach().clone())
 
@@ -82,11 +101,14 @@ def in_place(r: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: d
     if not target.is_floating_point():
         r.notes.append(f"{r.place()}: float data is written into integers; what follows is held constant")
         return func(*args, **kwargs)
-    _promote(r, target)
+    promote(r, target)
     if name == "setitem":
         return _assign(r, target, args[1], args[2])
     if name in ("requires_grad", "detach"):
         return target
+    value = kwargs.get("value", args[1] if len(args) > 1 else None)
+    if name == "fill" and r.tracked(value):
+        return _copy(r, target, value)
     if name in FILLS:
         filled = target.detach().clone()
         func(filled, *args[1:], **kwargs)
@@ -103,8 +125,8 @@ def write(r: Recorder, out: Any, func: Any, name: str, args: tuple[Any, ...], kw
     """Makes tensors hold the results of a call: the one it writes in place, or those of ``out=``, one or several."""
     targets = tensors_in(out)
     for target in targets:
-        args = tuple(_as_it_was(r, target) if a is target else a for a in args)
-        kwargs = {k: _as_it_was(r, target) if v is target else v for k, v in kwargs.items()}
+        args = tuple(as_it_was(r, target) if a is target else a for a in args)
+        kwargs = {k: as_it_was(r, target) if v is target else v for k, v in kwargs.items()}
     result = r.perform(func, name, args, kwargs) if r.tracked_in((args, kwargs)) else func(*args, **kwargs)
     for target, value in zip(targets, tensors_in(result), strict=True):
         _put(r, target, value, name)
@@ -125,18 +147,19 @@ def _put(r: Recorder, target: Tensor, value: Tensor, name: str) -> None:
     if not r.tracked(value) and not r.tracked(target):
         r.memory.protect(target)
         target.detach().copy_(value)
+        r.renew(target)
     elif not r.tracked(value):
         _fill(r, target, value.to(target))
     else:
-        _promote(r, target)
-        _store(r, target, value, r.live.pop(id(value))[1])
+        promote(r, target)
+        store(r, target, value, r.live.pop(id(value))[1])
     if not r.tracked(target):
         r.derived.pop(id(target), None)
         if id(value) in r.derived:
             r.derived[id(target)] = (target, r.derived[id(value)][1])
 
 
-def _as_it_was(r: Recorder, target: Tensor) -> Tensor:
+def as_it_was(r: Recorder, target: Tensor) -> Tensor:
     """A constant that is about to be written, to remember: its own memory will hold something else."""
     if r.tracked(target):
         return target
@@ -150,7 +173,7 @@ def catch_up(r: Recorder, tensor: Tensor) -> bool:
     """Whether an unknown tensor is a view of constant memory that was written with tracked data since."""
     if not r.memory.histories or not tensor.is_floating_point() or not tensor.numel():
         return False
-    history = r.memory.histories.get(_pointer(tensor))
+    history = r.memory.histories.get(memory_of(tensor))
     if history is None:
         return False
     moves = [(index, _overlap(written, tensor)) for written, index in history.log]
@@ -178,7 +201,7 @@ def _out_of_place(r: Recorder, func: Any) -> Any:
     return found
 
 
-def _promote(r: Recorder, target: Tensor) -> None:
+def promote(r: Recorder, target: Tensor) -> None:
     """A constant buffer of another precision that is about to hold tracked data gets the working precision."""
     if target.dtype != r.precision.dtype:
         r.memory.protect(target)
@@ -202,8 +225,9 @@ def _fill(r: Recorder, target: Tensor, value: Tensor) -> Tensor:
     if not r.tracked(target):
         r.memory.protect(target)
         target.detach().copy_(value)
+        r.renew(target)
         return target
-    _store(r, target, value, r.constant_like(r.node(target), value, "fill"))
+    store(r, target, value, r.constant_like(r.node(target), value, "fill"))
     return target
 
 
@@ -237,7 +261,7 @@ def _assign(r: Recorder, target: Tensor, where: Any, value: Any) -> None:
         index = _patched(r, target.shape, result, old, new, filled.flatten(), kept.flatten(), "setitem")
     if call.is_derived:
         r.nodes[index].recall = call
-    _store(r, target, result, index)
+    store(r, target, result, index)
 
 
 def _with_entries(target: Tensor, where: Any, value: Any) -> Tensor:
@@ -255,28 +279,29 @@ def _adopted(r: Recorder, target: Tensor) -> int:
     return r.constant(value, "buffer", r.sample_axis(value), value.ndim - 1 if value.ndim > 1 else None)
 
 
-def _store(r: Recorder, target: Tensor, result: Tensor, index: int) -> None:
+def store(r: Recorder, target: Tensor, result: Tensor, index: int) -> None:
     """The target now holds the result; every tensor on the same memory follows."""
     fresh = not r.tracked(target)
-    aliases = [] if fresh and _pointer(target) not in r.memory.histories else _aliases(r, target)
+    aliases = [] if fresh and memory_of(target) not in r.memory.histories else _aliases(r, target)
     r.memory.protect(target)
-    if not fresh and not aliases and _owns_storage(target) and _pointer(target) not in r.memory.histories:
+    if not fresh and not aliases and _owns_storage(target) and _is_private(r, target):
         target.data = result
         r.nodes[index].value = target.detach()
         r.follow(target, index)
         return
-    _freeze(r, _pointer(target))
-    if fresh and _pointer(target) not in r.memory.histories:
-        r.memory.histories[_pointer(target)] = _History(target, _whole(target).clone())
+    freeze(r, memory_of(target))
+    if fresh and memory_of(target) not in r.memory.histories:
+        r.memory.histories[memory_of(target)] = _History(target, _whole(target).clone())
     moves = [(t, r.live[id(t)][1], _overlap(target, t)) for t in aliases]
     target.detach().copy_(result)
     r.nodes[index].value = target.detach().clone()
     r.follow(target, index)
-    if _pointer(target) in r.memory.histories:
-        r.memory.histories[_pointer(target)].log.append((_geometry(target), index))
+    if memory_of(target) in r.memory.histories:
+        r.memory.histories[memory_of(target)].log.append((_geometry(target), index))
     for t, old, (inside, kept) in moves:
         if bool((inside >= 0).any()):
             r.follow(t, _patched(r, t.shape, t.detach().clone(), old, index, inside, kept))
+    r.renew(target)
 
 
 def _patched(
@@ -295,10 +320,10 @@ def _patched(
     return r.add(Combine(terms), [old, new], value, name)
 
 
-def _freeze(r: Recorder, pointer: int) -> None:
+def freeze(r: Recorder, pointer: int) -> None:
     """Nodes keep the values they had."""
     for node in r.nodes:
-        if node.value.numel() and _pointer(node.value) == pointer:
+        if node.value.numel() and memory_of(node.value) == pointer:
             node.value = node.value.clone()
 
 
@@ -306,7 +331,39 @@ def _aliases(r: Recorder, target: Tensor) -> list[Tensor]:
     return [t for t in r.memory.sharing(target) if id(t) in r.live]
 
 
-def _pointer(tensor: Tensor) -> int:
+def _is_private(r: Recorder, tensor: Tensor) -> bool:
+    """Whether nobody else holds a tensor's memory, so that it may be exchanged for that of the result.
+
+    Held are it and its node's value. One more holder (an array, a capsule of dlpack) would miss what is written.
+    """
+    storage, pointer = tensor.untyped_storage(), memory_of(tensor)
+    held = torch._C._storage_Use_Count(storage._cdata) - 1  # this look at it is a holder, too
+    alone = held <= 2 and tensor._use_count() == 1  # type: ignore[attr-defined]
+    return alone and pointer not in r.memory.histories and pointer not in r.memory.exposed
+
+
+def look_at(r: Recorder, tensor: Tensor, other: Tensor, index: int) -> bool:
+    """Follows an unknown tensor as a view of another one on the same memory, if all of it lies there."""
+    if tensor.untyped_storage()._cdata != other.untyped_storage()._cdata:  # from now on it is a view of the whole
+        offset = (tensor.data_ptr() - memory_of(other)) // other.element_size()
+        tensor.data = _whole(other).as_strided(tensor.shape, tensor.stride(), offset)
+    inside, kept = _overlap(other, tensor)
+    if not bool((inside >= 0).all()):
+        return False
+    r.follow(tensor, _patched(r, tensor.shape, tensor.detach(), index, index, inside, kept, "alias"))
+    return True
+
+
+def adopt(r: Recorder, targets: list[Tensor]) -> bool:
+    """Follows constant views of memory that holds tracked data elsewhere, so that writing them is recorded."""
+    found = [t for t in targets if t.is_floating_point() and t.numel() and memory_of(t) in r.memory.histories]
+    for target in found:
+        r.follow(target, _adopted(r, target))
+    return bool(found)
+
+
+def memory_of(tensor: Tensor) -> int:
+    """Where the memory of a tensor begins."""
     return tensor.untyped_storage().data_ptr()
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import html
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from nrm.capture import Select
-from nrm.errors import MassError, NrmError, NrmWarning, PrecisionError
+from nrm.capture import Select, Source, find_deviation
+from nrm.errors import CaptureError, MassError, NrmError, NrmWarning, PrecisionError
 from nrm.measure.layers import narrow_mass, sample_sums
 from nrm.measure.target import Target, predict
 from nrm.measure.verdict import (
@@ -21,6 +21,7 @@ from nrm.measure.verdict import (
     balance,
     blame_output,
     constants,
+    deviations,
     is_beyond,
     near_zero,
     output_condition,
@@ -45,6 +46,9 @@ class Check(Tabled):
     ``mass`` is that of the input cut, ``cuts`` that of the cut through every layer. ``negative`` and ``zero`` are the
     ``reached`` columns with such a sum: how many, and their share of the weight that arrives at columns. ``condition``
     is how many times larger than the explained output its parts are, for samples in trouble; 0 if it is lost.
+    ``differs`` is the first layer that does not come out again when the tape is replayed, and by how much of its largest
+    entry; ``rounding`` are the samples that rounding makes unusable, as was measured; ``constants`` is the mass that
+    begins at constants made from the input by ways that cannot be followed (``.item()``): a leak, as sinks are.
     """
 
     mass: tuple[float, ...]
@@ -66,6 +70,9 @@ class Check(Tabled):
     cautions: tuple[tuple[int | None, str], ...] = ()
     remedies: tuple[str, ...] = ()
     condition: tuple[float, ...] = ()
+    differs: tuple[str, float] | None = None
+    rounding: frozenset[int] = frozenset()
+    constants: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def ok(self) -> tuple[bool, ...]:
@@ -123,17 +130,24 @@ class Check(Tabled):
         """Raises if the numbers are noise, warns if they deserve a second look."""
         if self.errors:
             sample, text = self.errors[0]
-            lost = bool(self.condition) and self.condition[sample] == 0
-            kind: type[NrmError] = MassError if lost or "sink" in text else PrecisionError
-            raise kind(
+            raise self._kind(sample)(
                 "the relevances of this measure cannot be trusted", where=f"sample {sample}", got=text,
                 hint="; ".join(["R.check(strict=False) shows the details", *self._help(sample)]),
             )  # fmt: skip
         for text in dict.fromkeys(text for sample, text in self.cautions if sample is not None):
             warnings.warn(text, NrmWarning, stacklevel=stacklevel)
 
+    def _kind(self, sample: int) -> type[NrmError]:
+        """The kind of a sample's error: rounding is to blame where that was measured."""
+        if self.differs is not None:
+            return CaptureError
+        lost = bool(self.condition) and self.condition[sample] == 0
+        return PrecisionError if sample in self.rounding and not lost else MassError
+
     def _help(self, sample: int) -> Iterator[str]:
         """What may help a sample that is refused: nothing that is in use already."""
+        if self.differs is not None or sample not in self.rounding:
+            return
         condition = self.condition[sample] if self.condition else 1.0
         near = condition == 0 or condition > NEAR_ZERO
         if near:
@@ -156,6 +170,8 @@ class Check(Tabled):
             value=only(self.value), condition=only(self.condition),
             errors=tuple((0, text) for s, text in self.errors if s == i),
             cautions=tuple((None if s is None else 0, text) for s, text in self.cautions if s in (None, i)),
+            rounding=frozenset({0} if i in self.rounding else ()),
+            constants={k: only(v) for k, v in self.constants.items()},
         )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
@@ -169,6 +185,8 @@ class Check(Tabled):
             "precision": list(self.precision), "measured": self.measured,
             "moved": None if self.moved is None else list(self.moved), "ties": list(self.ties),
             "value": list(self.value), "notes": list(self.notes),
+            "differs": None if self.differs is None else list(self.differs),
+            "constants": {k: list(v) for k, v in self.constants.items()},
         }  # fmt: skip
 
     def table(self) -> Results:
@@ -220,12 +238,21 @@ class Check(Tabled):
             ("zero columns", self._columns_text(self.zero)),
             ("ties of maxima", f"{self.ties[0]} of {self.ties[1]} reached" if self.measured else "not measured"),
             ("precision lost", _few(self.precision) + ("" if self.measured else " (estimated)")),
+            ("replay of the tape", self._replay_text()),
         ]
+        if self.constants:
+            rows.insert(4, ("mass in constants", "; ".join(f"{k}: {_few(v)}" for k, v in self.constants.items())
+                            + ", made from the input by ways that cannot be followed"))  # fmt: skip
         if self.moved is not None:
             rows.append(("outputs moved", f"{_few(self.moved)} of the largest, against the model's own precision"))
         if any(v < 0 for v in self.value):
             rows.append(("sign", "the explained output is negative: positive relevance argues for the negative value"))
         return rows + [("note", note) for note in self.notes]
+
+    def _replay_text(self) -> str:
+        if self.differs is not None:
+            return f"{self.differs[0]!r} differs by {self.differs[1]:.2g} of its largest entry"
+        return "every tensor has the value that the model computed" if self.measured else "not measured"
 
     def _variation_text(self) -> str:
         worst = max(self.variation, key=lambda k: max(self.variation[k]), default=None)
@@ -264,17 +291,26 @@ def check_measure(
         largest = torch.stack([torch.tensor(v) for v in variation.values()]).amax(0) if variation else torch.ones(batch)
         precision = tuple((largest * eps).tolist())
     normalized = network.normalize is True
+    suspicious = normalized and (_is_off(sums.mass) or not max(precision) <= PRECISION_WARN)
+    if suspicious and not full:  # what is at fault is said only if it was measured
+        precision = _measure_precision(network, target, base, batch)
+    differs = find_deviation(tape.behind or tape) if full or suspicious else None
+    rounding = _lost_to_rounding(sums, precision) if full or suspicious else frozenset()
     condition = (1.0,) * batch
-    errors, cautions = _judge(sums, precision, variation, normalized, condition)
+    errors, cautions = _judge(sums, precision, variation, normalized, condition, rounding)
     if (errors or cautions) and normalized:
         condition = tuple(output_condition(network, base).tolist())
         if units:
-            errors, cautions = _judge(sums, precision, variation, normalized, [max(1.0, c) for c in condition])
+            errors, cautions = _judge(
+                sums, precision, variation, normalized, [max(1.0, c) for c in condition], rounding
+            )
             condition = tuple(min(1.0, c) for c in condition)
         value = target.value.tolist()
         errors, cautions = blame_output(errors, condition, value), blame_output(cautions, condition, value)
     cautions += [(None, near_zero(0.0, 0.0)) for i in (target.value == 0).nonzero()[:, 0].tolist()
                  if normalized and i not in {sample for sample, _ in errors}]  # fmt: skip
+    errors = [*(() if differs is None else deviations(differs, batch)), *errors]
+    cautions += [(None, text) for text in tape.doubts]
     for i in () if moved is None else moved.other:
         cautions.append((i, f"In the model's own precision the top class of sample {i} is another."))
     return Check(
@@ -282,6 +318,8 @@ def check_measure(
         tuple(sums.biases.tolist()), tuple(sums.offsets.tolist()), variation, reached, negative, zero, ties,
         tuple(precision), full, None if moved is None else moved.share, tuple(target.value.tolist()),
         _notes(network), tuple(errors), tuple(cautions), remedies(network), condition,
+        None if differs is None else (differs.node.name, differs.share), rounding,
+        {k: tuple(v.tolist()) for k, v in sums.constants.items()},
     )  # fmt: skip
 
 
@@ -334,10 +372,13 @@ class _Sums:
         self.mass = like.new_zeros(batch)
         self.biases, self.offsets = like.new_zeros(batch), like.new_zeros(batch)
         self.sinks: dict[str, Tensor] = {}
+        self.constants: dict[str, Tensor] = {}
         for node in network.tape.sources:
             arrived = base.arrivals.get(node.index)
             if arrived is not None and arrived.message is not None:
                 self.mass += sample_sums(node, arrived.message, batch)
+                if isinstance(node.op, Source) and node.op.made and bool(arrived.message.any()):
+                    self.constants[node.name] = sample_sums(node, arrived.message.abs(), batch).expand(batch)
         for (i, port), message in base.drains.items():
             node = network.tape.nodes[i]
             if port == "sink":
@@ -366,9 +407,12 @@ class _Sums:
 
 def _judge(
     sums: _Sums, precision: Sequence[float], variation: dict[str, tuple[float, ...]], normalized: bool,
-    scale: Sequence[float],
+    scale: Sequence[float], lost: frozenset[int],
 ) -> tuple[list[tuple[int, str]], list[tuple[int | None, str]]]:  # fmt: skip
-    """Errors and cautions by sample; ``scale`` is what relevance is judged beside: 1 for shares."""
+    """Errors and cautions by sample; ``scale`` is what relevance is judged beside: 1 for shares.
+
+    ``lost`` are the samples that rounding makes unusable, as was measured.
+    """
     errors: list[tuple[int, str]] = []
     cautions: list[tuple[int | None, str]] = []
     if not normalized:
@@ -380,7 +424,8 @@ def _judge(
         largest = max((v[i] for v in variation.values()), default=1.0) / whole
         rounding = precision[i] / whole
         if not abs(mass - 1) / whole <= PRECISION_RAISE:
-            errors.append((i, f"The input cut has mass {mass:.4g} instead of 1: rounding has eaten the result."))
+            cause = "rounding has eaten the result" if i in lost else "rounding is not the cause"
+            errors.append((i, f"The input cut has mass {mass:.4g} instead of 1: {cause}, as was measured."))
         elif not rounding <= PRECISION_RAISE:
             errors.append((i, f"Rounding changes {rounding:.1%} of the relevance."))
         elif rounding > PRECISION_WARN:
@@ -396,7 +441,31 @@ def _judge(
                               f" no sum to be shared by: another rule there shares it{more}."))  # fmt: skip
         elif leak > SINK_WARN:
             cautions.append((i, f"{leak:.2%} of the mass is in sinks at {', '.join(list(sums.sinks)[:3])}."))
+        leak = sum(float(mass[i]) for mass in sums.constants.values()) / whole
+        if leak > SINK_RAISE:
+            worst = max((float(mass[i]), name) for name, mass in sums.constants.items())[1]
+            errors.append((i, f"{leak:.1%} of the mass is in constants made from the input, most of it at {worst!r}:"
+                              " numbers that .item() and the like read are not followed, tensors are."))  # fmt: skip
+        elif leak > SINK_WARN:
+            names = ", ".join(list(sums.constants)[:3])
+            cautions.append((i, f"{leak:.2%} of the mass is in constants made from the input at {names}."))
     return errors, cautions
+
+
+def _is_off(mass: Tensor) -> bool:
+    """Whether a sample's input cut does not have mass 1."""
+    return not bool(((mass - 1).abs() <= PRECISION_RAISE).all())
+
+
+def _lost_to_rounding(sums: _Sums, precision: Sequence[float]) -> frozenset[int]:
+    """The samples that rounding makes unusable: a change in the last digit moves them as far as they are off."""
+    sources = sums.variation(False).values()
+    found = set()
+    for i, lost in enumerate(precision):
+        gap, moved = abs(float(sums.mass[i]) - 1), lost * sum(v[i] for v in sources)
+        if not lost <= PRECISION_RAISE or (not gap <= PRECISION_RAISE and not moved <= 1e-2 * gap):
+            found.add(i)
+    return frozenset(found)
 
 
 def _cut_masses(network: Network, base: Base, batch: int) -> dict[str, tuple[float, ...]]:

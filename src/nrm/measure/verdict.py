@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from nrm.capture import Deviation
 from nrm.measure.layers import narrow_mass, sample_sums
 from nrm.questions.sweep import Base
 from nrm.rules import Gamma, Network
@@ -97,6 +98,15 @@ def blame_output(
             reason = near_zero(value[i], condition[i])
             said.append((i, reason if condition[i] == 0 else f"{reason} {text}"))
     return said
+
+
+def deviations(differs: Deviation, batch: int) -> list[tuple[int, str]]:
+    """A tape that does not compute what the model computed is an error of every sample."""
+    text = (
+        f"Layer {differs.node.name!r} does not come out again: its step ({differs.node.function}) gives other values"
+        f" than the model had there, by {differs.share:.2g} of the largest."
+    )
+    return [(i, text) for i in range(batch)]
 
 
 def remedies(network: Network) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ class _Builder:
         return Tape(
             self._nodes, self._named(old.names), self._named(old.received), old.modules,
             tuple(self._place[i] for i in old.inputs), self._place[output], old.batch, old.dtype, old.notes,
-            ends=old.ends, behind=behind, forward=old.forward,
+            ends=old.ends, behind=behind, forward=old.forward, doubts=old.doubts,
         )  # fmt: skip
 
     def _named(self, names: Mapping[str, list[int]]) -> dict[str, list[int]]:

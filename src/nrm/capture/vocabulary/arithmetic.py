@@ -139,7 +139,12 @@ def _forbid(c: Call, x: Tensor, mask: Tensor) -> Steps:
 
 
 def _is_bias(c: Call, value: Any) -> bool:
-    """A constant that varies along the channel axis at most is a bias; anything larger is an input in the middle."""
+    """A constant that varies along the channel axis at most is a bias; anything larger is an input in the middle.
+
+    One that depends on the input is none: its mass has to be seen.
+    """
+    if c.recorder.is_derived(value):
+        return False
     if not isinstance(value, Tensor) or value.numel() == 1:
         return True
     value = _one_for_all(c, value)

@@ -33,6 +33,28 @@ def _reshape(c: Call, input: Tensor, *_: Any, **__: Any) -> Steps:
     return c.one(Combine((Term(Reshape(input.shape, c.result.shape)),)), input)
 
 
+@reads("tensor", "as_tensor", "asarray")
+def _copied(c: Call, data: Any, *_: Any, **__: Any) -> Steps:
+    """A tensor made of another one, or of a list of numbers and of tensors with one entry."""
+    if c.tracked(data):
+        return c.one(Combine((Term(),)), data)
+    leaves = [v if isinstance(v, Tensor) else torch.tensor(v, dtype=c.result.dtype) for v in flat(data)]
+    if any(leaf.numel() != 1 for leaf in leaves):
+        return None
+    return [moved(c, c.result, leaves, positions(c.result))]
+
+
+@reads("new_tensor")
+def _new_tensor(c: Call, input: Tensor, data: Any, **__: Any) -> Steps:
+    return _copied(c, data)
+
+
+@reads("full", "full_like", "new_full")
+def _full(c: Call, *args: Any, **kwargs: Any) -> Steps:
+    value = kwargs.get("fill_value", args[-1])
+    return c.one(Combine((Term(Expand(value.shape, c.result.shape)),)), value) if c.tracked(value) else None
+
+
 @reads(
     "permute", "transpose", "swapaxes", "swapdims", "t", "movedim", "moveaxis", "get:T", "get:mT", "get:H", "get:mH",
     "adjoint",

@@ -62,6 +62,7 @@ def wide(c: Call, value: Any, shape: torch.Size) -> Tensor:
     origin = c.recorder.origin.get(id(tensor))
     if origin is not None:
         c.recorder.origin[id(expanded)] = (expanded, origin[1])
+    c.recorder.constants.widen(c.recorder, tensor, expanded)
     return expanded
 
 
