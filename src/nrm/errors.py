@@ -69,7 +69,7 @@ class QuestionError(NrmError):
 
 
 class MassError(NrmError):
-    """Mass went where it must not: too much in sinks, or an output whose relevance cannot be normalized."""
+    """Mass went where it must not: into sinks, constants made from the input, an output that cannot be normalized."""
 
 
 class PrecisionError(NrmError):

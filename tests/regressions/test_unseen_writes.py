@@ -308,7 +308,7 @@ def test_constant_data_over_another_part_of_a_buffer() -> None:
     def program(x: Tensor) -> Tensor:
         out = torch.ones(2, 4, dtype=x.dtype)
         part = out[:, 2:]
-        out[:, :2] = x[:, :2]
+        out[:, :2].copy_(x[:, :2])
         part.fill_(3.0)
         return out * 2
 

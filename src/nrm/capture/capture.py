@@ -31,7 +31,10 @@ Output = str | int | Callable[[Any], Tensor] | None
 def capture(
     model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0, dtype: torch.dtype | None = None
 ) -> Tape:
-    """Runs the model once on its inputs and returns the tape of that pass."""
+    """Runs the model on its inputs and returns the tape of that pass.
+
+    It is run once more, on changed inputs, where values left torch on the way: to see what has come back of them.
+    """
     model = unwrap(model)
     check_options(batch_dim, dtype)
     if not isinstance(model, nn.Module):

@@ -46,8 +46,8 @@ class Check(Tabled):
     ``mass`` is that of the input cut, ``cuts`` that of the cut through every layer. ``negative`` and ``zero`` are the
     ``reached`` columns with such a sum: how many, and their share of the weight that arrives at columns. ``condition``
     is how many times larger than the explained output its parts are, for samples in trouble; 0 if it is lost.
-    ``differs`` is the first layer that does not come out again when the tape is replayed, and by how much of its largest
-    entry; ``rounding`` are the samples that rounding makes unusable, as was measured; ``constants`` is the mass that
+    ``differs`` is the first layer that does not come out when the tape is replayed, and by how much of its largest
+    entry; ``rounding`` are the samples that rounding makes unusable; ``constants`` is the mass that
     begins at constants made from the input by ways that cannot be followed (``.item()``): a leak, as sinks are.
     """
 
@@ -146,14 +146,14 @@ class Check(Tabled):
 
     def _help(self, sample: int) -> Iterator[str]:
         """What may help a sample that is refused: nothing that is in use already."""
-        if self.differs is not None or sample not in self.rounding:
+        if self.differs is not None:
             return
         condition = self.condition[sample] if self.condition else 1.0
         near = condition == 0 or condition > NEAR_ZERO
         if near:
             yield OTHER_OUTPUT
         few = [text for text in self.remedies if not near or (text.startswith("dtype") and self.value[sample] != 0)]
-        if few:
+        if few and sample in self.rounding:
             yield f"{', '.join(few)} may help"
 
     def sample(self, i: int) -> Check:
@@ -291,11 +291,11 @@ def check_measure(
         largest = torch.stack([torch.tensor(v) for v in variation.values()]).amax(0) if variation else torch.ones(batch)
         precision = tuple((largest * eps).tolist())
     normalized = network.normalize is True
-    suspicious = normalized and (_is_off(sums.mass) or not max(precision) <= PRECISION_WARN)
-    if suspicious and not full:  # what is at fault is said only if it was measured
+    broken = normalized and _is_off(sums.mass)
+    if broken and not full:  # what is at fault is said only if it was measured
         precision = _measure_precision(network, target, base, batch)
-    differs = find_deviation(tape.behind or tape) if full or suspicious else None
-    rounding = _lost_to_rounding(sums, precision) if full or suspicious else frozenset()
+    differs = find_deviation(tape.behind or tape) if full or broken else None
+    rounding = _lost_to_rounding(sums, precision)
     condition = (1.0,) * batch
     errors, cautions = _judge(sums, precision, variation, normalized, condition, rounding)
     if (errors or cautions) and normalized:
