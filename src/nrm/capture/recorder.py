@@ -319,7 +319,9 @@ class Recorder(TorchFunctionMode):
         out = kwargs.pop("out", None)
         if name == "setitem" or is_in_place(func):
             rest, kwargs = self.precision.prepared(args[1:], kwargs, present)
-            return writes.in_place(self, func, name, (args[0], *rest), kwargs)
+            result = writes.in_place(self, func, name, (args[0], *rest), kwargs)
+            self.renew(args[0])
+            return result
         args, kwargs = self.precision.prepared(args, kwargs, present)
         args, kwargs, in_place = without_inplace(func, args, kwargs)
         if in_place or out is not None:

@@ -112,6 +112,8 @@ def deviates(op: Op, below: Sequence[Tensor], again: Tensor, value: Tensor) -> f
     if not value.numel() or torch.equal(again, value):
         return None
     alike = (again == value) | (again.isnan() & value.isnan())
+    if not all(bool(x.isfinite().all()) for x in below):
+        alike = alike | again.isnan()  # a mask leaves -inf out, where a sum of terms has 0 times -inf
     gap = torch.where(alike, 0.0, (again - value).abs())
     size = _largest(value)
     slack = SLACK * torch.finfo(value.dtype).eps
