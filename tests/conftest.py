@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,6 +19,10 @@ settings.register_profile(
 settings.register_profile(
     "thorough", deadline=None, max_examples=300, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile(  # the first failure at once, as it is, while something is being rebuilt
+    "quick", deadline=None, derandomize=True, max_examples=10, suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.generate), report_multiple_bugs=False,
+)  # fmt: skip
 settings.load_profile(os.environ.get("NRM_HYPOTHESIS", "ci"))
 
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -28,8 +28,8 @@ from nrm.measure.verdict import (
     remedies,
 )
 from nrm.questions.frame import Frame
-from nrm.questions.sweep import Base, base_sweep
-from nrm.rules import Arrivals, Network
+from nrm.questions.sweep import Base, Site, base_sweep, sweep
+from nrm.steps import Arrivals, Network
 from nrm.tables import SAMPLE, Results, Tabled
 
 SINK_WARN, SINK_RAISE = 1e-3, 0.1
@@ -343,8 +343,9 @@ def _count_ties(network: Network, base: Base) -> tuple[int, int]:
     tied, reached = 0, 0
     for node in network.tape.nodes:
         arrived = base.arrivals.get(node.index) if isinstance(node.op, Select) else None
-        if isinstance(node.op, Select) and arrived is not None and arrived.message is not None:
-            live = arrived.message[0] != 0
+        relevance = None if arrived is None else network.relevance(arrived)
+        if isinstance(node.op, Select) and relevance is not None:
+            live = relevance[0] != 0
             reached += int(live.sum())
             tied += int((node.op.ties(network.tape.nodes[node.inputs[0]].value) & live).sum())
     return tied, reached
@@ -375,10 +376,11 @@ class _Sums:
         self.constants: dict[str, Tensor] = {}
         for node in network.tape.sources:
             arrived = base.arrivals.get(node.index)
-            if arrived is not None and arrived.message is not None:
-                self.mass += sample_sums(node, arrived.message, batch)
-                if isinstance(node.op, Source) and node.op.made and bool(arrived.message.any()):
-                    self.constants[node.name] = sample_sums(node, arrived.message.abs(), batch).expand(batch)
+            relevance = None if arrived is None else network.relevance(arrived)
+            if relevance is not None:
+                self.mass += sample_sums(node, relevance, batch)
+                if isinstance(node.op, Source) and node.op.made and bool(relevance.any()):
+                    self.constants[node.name] = sample_sums(node, relevance.abs(), batch).expand(batch)
         for (i, port), message in base.drains.items():
             node = network.tape.nodes[i]
             if port == "sink":
@@ -399,7 +401,7 @@ class _Sums:
         found = {}
         for node in nodes:
             arrived = self._base.arrivals.get(node.index)
-            relevance = None if arrived is None else network.relevance(node.index, arrived)
+            relevance = None if arrived is None else network.relevance(arrived)
             if relevance is not None:
                 found[node.name] = tuple(sample_sums(node, relevance.abs(), network.tape.batch).tolist())
         return found
@@ -476,26 +478,18 @@ def _cut_masses(network: Network, base: Base, batch: int) -> dict[str, tuple[flo
     tape = network.tape
     like = tape.nodes[tape.output].value
     change = like.new_zeros(tape.output + 2, batch)
-    for i, arrived in base.arrivals.items():
-        node = tape.nodes[i]
-        if not node.inputs:
-            relevance = network.relevance(i, arrived)
-            if relevance is not None:
-                change[0] += sample_sums(node, relevance, batch)
-                change[i] -= sample_sums(node, relevance, batch)
-            continue
-        deliveries, _ = network.pull(i, arrived)
-        for delivery in deliveries:
-            relevance = network.relevance(delivery.to, delivery.arrivals)
-            if relevance is not None:
-                mass = sample_sums(tape.nodes[delivery.to], relevance, batch)
-                change[delivery.to] += mass
-                change[i] -= mass
-    for (i, port), message in base.drains.items():
-        node = tape.nodes[i]
-        mass = sample_sums(node, message, batch) if port == "sink" else narrow_mass(node, message, batch)
-        change[0] += mass
-        change[i] -= mass
+
+    def cross(site: Site, here: Arrivals) -> Arrivals:
+        node, relevance = tape.nodes[site.node], network.relevance(here)
+        if relevance is None or (site == Site(site.node) and node.inputs):
+            return here
+        narrow = site.port and site.port != "sink"
+        mass = narrow_mass(node, relevance, batch) if narrow else sample_sums(node, relevance, batch)
+        change[0 if site.consumer is None else site.node] += mass
+        change[site.end] -= mass
+        return here
+
+    sweep(network, {tape.output: base.arrivals[tape.output]}, cross)
     masses = change.cumsum(0).tolist()
     return {tape.nodes[i].name: tuple(masses[i]) for i in sorted(base.arrivals) if i != tape.output}
 
@@ -504,18 +498,22 @@ def _column_facts(network: Network, base: Base) -> tuple[int, tuple[int, float],
     """Reached columns, those with a negative and with a zero sum, and their share of the weight that arrives."""
     reached, negative, dead, weight_negative, weight_dead, weight = 0, 0, 0, 0.0, 0.0, 0.0
     for i, arrived in base.arrivals.items():
-        if arrived.message is None or not network.rules.is_terminal(i):
+        plain = network.plain_index(i)
+        if plain not in arrived.nodes or not network.rules.is_terminal(i):
             continue
-        size = arrived.message[0].abs()
-        columns = network.columns[i]
+        relevance = network.relevance(Arrivals({k: rho for k, rho in arrived.items() if k == plain}))
+        assert relevance is not None
+        size = relevance[0].abs()
         weight += float(size.sum())
         reached += int((size > 0).sum())
-        if len(columns.sums) == 1:
-            below = (columns.sums[0] < 0) & (size > 0)
+        column = network.column(i) if network.converts(i) else None
+        below = network.tape.nodes[i].value < 0 if column is None else column.is_negative
+        if below is not None:
+            below = below & (size > 0)
             negative += int(below.sum())
             weight_negative += float(size[below].sum())
-        if columns.dead is not None:
-            lost = columns.dead & (size > 0)
+        if column is not None and column.dead is not None:
+            lost = column.dead & (size > 0)
             dead += int(lost.sum())
             weight_dead += float(size[lost].sum())
     weight = weight or 1.0
@@ -523,12 +521,12 @@ def _column_facts(network: Network, base: Base) -> tuple[int, tuple[int, float],
 
 
 def _measure_precision(network: Network, target: Target, base: Base, batch: int) -> tuple[float, ...]:
-    """One more sweep with every column sum perturbed by a relative eps: how much of the relevance changes?"""
+    """One more sweep with everything that is rounded changed by a relative eps: how much of the relevance changes?"""
     other = base_sweep(network.perturbed(), target.start)
     like = network.tape.nodes[network.tape.output].value
     difference, total = like.new_zeros(batch), like.new_zeros(batch)
     for node in network.tape.sources:
-        a, b = (s.arrivals.get(node.index, Arrivals()).message for s in (base, other))
+        a, b = (network.relevance(s.arrivals.get(node.index, Arrivals())) for s in (base, other))
         if a is not None and b is not None:
             difference += sample_sums(node, (a - b).abs(), batch)
             total += sample_sums(node, a.abs(), batch)

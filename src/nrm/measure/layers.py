@@ -15,7 +15,7 @@ from nrm.capture import Node
 from nrm.errors import QuestionError
 from nrm.questions.sweep import Base
 from nrm.questions.values import Layer
-from nrm.rules import Network
+from nrm.steps import Network
 from nrm.tables import Records
 
 DOZEN, LEAVES, MANY = 12, 16, 40
@@ -233,7 +233,7 @@ def layer_table(
         arrived = base.arrivals.get(node.index)
         if arrived is None:
             continue
-        relevance = network.relevance(node.index, arrived)
+        relevance = network.relevance(arrived)
         sums = [] if relevance is None else sample_sums(node, relevance, network.tape.batch).tolist()
         mass = tuple(sums[samples.start : samples.stop])
         channel = (

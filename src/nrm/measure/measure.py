@@ -32,7 +32,8 @@ from nrm.measure.weighing import Weighing
 from nrm.questions.kept import Kept
 from nrm.questions.sweep import Base, Site
 from nrm.questions.values import Layer, Partition, Set
-from nrm.rules import Between, Network, coarse_tape, resolve
+from nrm.rules import Between, coarse_tape, resolve
+from nrm.steps import Network
 
 
 def measure(
@@ -81,8 +82,14 @@ def measure(
         tape = coarse_tape(tape, between, bound)
     composite = resolve(rules, tape)
     chosen_bias = composite.bias if bias == "auto" else bias
-    network = Network(tape, composite, bias=chosen_bias, zero=zero, normalize=normalize)
+    network = Network(
+        tape, composite, bias=chosen_bias, zero=zero, normalize=normalize, spread=_is_word(target, "softmax")
+    )
     return Measure(network, target, labels=labels, memory=bound, progress=progress, origin=origin)
+
+
+def _is_word(target: Any, word: str) -> bool:
+    return isinstance(target, str) and target == word
 
 
 def _check_options(bias: str, zero: str, normalize: bool | str) -> None:

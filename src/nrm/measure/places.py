@@ -17,7 +17,7 @@ from nrm.questions.kept import Kept
 from nrm.questions.stops import frame_at
 from nrm.questions.sweep import Base, Site, drain_name
 from nrm.questions.values import EDGES, SKIP, Layer
-from nrm.rules import Network
+from nrm.steps import Network
 
 PORTS = ("bias", "offset", "sink")
 
@@ -239,7 +239,7 @@ class Places:
             return isinstance(node.op, Pointwise) and (node.op.offset != 0 or self.network.rules.softmax(node.index))
         if port == "bias":
             terminal = self.network.rules.is_terminal(node.index)
-            return terminal and self.network.blocks.shift(node.index) is not None
+            return terminal and self.network.rules.shift(node.index) is not None
         return self.network.rules.is_terminal(node.index) or isinstance(node.op, Pointwise)
 
     # ---- cuts ------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import torch
 from nrm.measure.check import Check
 from nrm.measure.labels import Names, name_of
 from nrm.measure.target import Target
-from nrm.rules import NAMES, Composite, Network
+from nrm.rules import NAMES, Composite
+from nrm.steps import Network
 
 Rows = list[tuple[str, str]]
 SHOWN = 4

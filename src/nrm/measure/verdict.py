@@ -14,7 +14,8 @@ from torch import Tensor
 from nrm.capture import Deviation
 from nrm.measure.layers import narrow_mass, sample_sums
 from nrm.questions.sweep import Base
-from nrm.rules import Gamma, Network
+from nrm.rules import Gamma
+from nrm.steps import Network
 
 CONSTANT = 0.99
 """Above this share in biases and offsets, of every sample, the verdict says that little of the mass is elsewhere."""
@@ -136,7 +137,7 @@ def output_condition(network: Network, base: Base) -> Tensor:
         i = readers[0]
     deliveries, drains = network.pull(i, base.arrivals[i])
     for to, arrived in deliveries:
-        relevance = network.relevance(to, arrived)
+        relevance = network.relevance(arrived)
         if relevance is not None:
             total += sample_sums(tape.nodes[to], relevance.abs(), tape.batch)
     if "bias" in drains:

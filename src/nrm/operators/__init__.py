@@ -6,6 +6,7 @@ Every step of a relevance measure is built from such maps. A map acts on tensors
 
 from nrm.operators.by_channel import apply_by_channel, transpose_by_channel
 from nrm.operators.convolution import Convolution, FlatConvolution, convolution_in
+from nrm.operators.fields import Field, Rows, field_of, pick, sources
 from nrm.operators.jacobian import Ends, Jacobian, PerSample
 from nrm.operators.maps import Centering, Composed, Dense, Function, Grouped, Identity, LinearMap, Matmul, Reduce
 from nrm.operators.movement import Expand, Gather, Masking, Movement, Permute, Place, Reshape, Scatter, Slice, place_all
@@ -18,6 +19,7 @@ __all__ = [
     "Dense",
     "Ends",
     "Expand",
+    "Field",
     "FlatConvolution",
     "Function",
     "Gather",
@@ -33,12 +35,16 @@ __all__ = [
     "Place",
     "Reduce",
     "Reshape",
+    "Rows",
     "Scatter",
     "Slice",
     "apply_by_channel",
     "channel_table",
     "convolution_in",
+    "field_of",
     "has_table",
+    "pick",
     "place_all",
+    "sources",
     "transpose_by_channel",
 ]

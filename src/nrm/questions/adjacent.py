@@ -1,8 +1,8 @@
 """Two layers with one linear step between them: all pairs of their channels by one contraction.
 
 Between such layers every walk passes at most one step that mixes channels; everything else on the way keeps them apart
-(elementwise functions, batch norm, pooling, residual skips). The message from above and the values from below are
-carried to that step as they are, for all channels together, and its channel table does the rest.
+(elementwise functions, batch norm, pooling, residual skips). Densities from above and amounts from below are carried to
+that step as they are, for all channels together, and its channel table does the rest.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from nrm.capture import Linear
 from nrm.questions.channels import keeps_channels, mixes_channels
-from nrm.questions.sweep import Pushed, Site, between
-from nrm.rules import Arrivals, Network, total_of
+from nrm.questions.rise import Pushed, products_at
+from nrm.questions.sweep import Site, between, sweep
+from nrm.steps import Arrivals, Network, total_of
 
 
 def mixing_steps(network: Network, low: Site, high: Site) -> list[int] | None:
@@ -52,34 +52,29 @@ def adjacent_table(
     ``arrivals`` are at the high site with its event applied; ``values`` push the low site's event (and all below it),
     ``below`` only what lies below the low site.
     """
-    route, parts = between(network, low.node, high.node), []
-    live = {high.node: arrivals}
-    for i in sorted(route - {low.node}, reverse=True):
-        here = live.pop(i, None)
-        if here is None:
-            continue
-        node = network.tape.nodes[i]
-        if i in mixing:
-            assert isinstance(node.op, Linear)
-            values.rise_to([node.inputs[0]])
-            v = values.at(node.inputs[0], i)
-            if v is not None:
-                parts.append(network.blocks.table(i, node.op, network.densities(i, here), v))
-            continue
-        for delivery in network.pull(i, here)[0]:
-            if delivery.to in route:
-                live.setdefault(delivery.to, Arrivals()).add(delivery.arrivals)
-    if low.node in live:
-        parts += _straight(network, low, live[low.node], values, below)
+    parts: list[Tensor] = []
+
+    def meet(site: Site, here: Arrivals) -> Arrivals | None:
+        if site == low:
+            parts.extend(_straight(network, low, here, values, below))
+            return None
+        if site.node not in mixing or site.consumer is not None or site.port:
+            return here
+        (source,) = network.tape.nodes[site.node].inputs
+        values.rise_to([source])
+        a = values.at(network.plain(source).index, site.node)
+        if a is not None:
+            parts.extend(map.table(a, rho) for map, rho in network.mixing(site.node, here))
+        return None
+
+    sweep(network, {high.node: arrivals}, meet, between(network, low.node, high.node))
     return sum(parts[1:], parts[0]) if parts else None
 
 
 def _straight(network: Network, low: Site, arrivals: Arrivals, values: Pushed, below: Pushed | None) -> list[Tensor]:
     """Walks that reach the low site without mixing stay in their channel: the diagonal of the table."""
     node = network.tape.nodes[low.node]
-    if below is not None:
-        below.rise_to([*node.inputs, low.node])
-    relevance = total_of(network.relevance_parts(low.node, arrivals, below))
+    relevance = total_of(products_at(network, low, arrivals, below))
     if relevance is None:
         return []
     m = values.masked(relevance)

@@ -15,18 +15,10 @@ from nrm.questions.adjacent import adjacent_table
 from nrm.questions.kept import Messages
 from nrm.questions.plan import ROOM, Plan, size_text, widest
 from nrm.questions.stops import Stop, axes_of
-from nrm.questions.sweep import (
-    Base,
-    Pushed,
-    Site,
-    arrivals_at,
-    between,
-    parts_at,
-    pull_each,
-    pull_to,
-)
+from nrm.questions.rise import Pushed, products_at
+from nrm.questions.sweep import Base, Site, arrivals_at, between, pull_each, pull_to
 from nrm.questions.values import Set
-from nrm.rules import Arrivals, Network, total_of
+from nrm.steps import Arrivals, Network, total_of
 
 Rows = tuple[list[int], ...]
 """Some blocks of every one of several stops, by number."""
@@ -127,7 +119,7 @@ class Answerer:
                 return list(range(stop.count))
         if arrivals is None:
             return []
-        size = sum(t.abs().expand(t.shape[0], *stop.frame.shape) for t in arrivals.tensors)
+        size = sum(t.abs().expand(t.shape[0], *stop.frame.shape) for t in arrivals.tensors)  # where units are 0, too
         found: list[int] = stop.read(torch.as_tensor(size)).flatten(2).amax((0, 1)).nonzero()[:, 0].tolist()
         return found
 
@@ -138,7 +130,7 @@ class Answerer:
             return None
         end = goal.node if goal.consumer is None else goal.consumer
         network = self.network.absolute(between(self.network, end, top.node))
-        return pull_to(network, top, arrivals.absolute(), goal)
+        return pull_to(network, top, network.magnitudes(arrivals), goal)
 
     def _part(self, plan: Plan, up: Rows, lower: Pushed | None, absolute: bool) -> Tensor | None:
         """The table for one chunk of outer blocks, ``(stack, batch, *axes of the meeting)``; None is 0."""
@@ -149,7 +141,7 @@ class Answerer:
             high, low = plan.meeting
             return self.contract(high, low, plan.mixing, arrivals, lower)
         hub = plan.meeting[0]
-        parts = parts_at(self.network, hub.site, arrivals, lower)
+        parts = products_at(self.network, hub.site, arrivals, lower)
         if not absolute:
             return hub.read_parts(parts)
         relevance, mask = total_of(parts), hub.mask()
@@ -179,7 +171,7 @@ class Answerer:
 
     def read(self, stop: Stop, arrivals: Arrivals) -> Tensor | None:
         """The relevance of every block of a stop, ``(stack, batch, *axes)``; None is 0."""
-        return stop.read_parts(parts_at(self.network, stop.site, arrivals, None))
+        return stop.read_parts(self.network.products(arrivals))
 
     def carry_down(self, start: Stop, goals: Sequence[Stop]) -> Iterator[tuple[list[int], Site, Arrivals]]:
         """Carries every block of a stop to many lower ones in one sweep: which blocks, where, and what arrives."""

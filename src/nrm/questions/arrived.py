@@ -1,4 +1,4 @@
-"""What has arrived at every node of a network in the sweep without events."""
+"""What has arrived at every tensor of a network in the sweep without events."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
-from nrm.rules import Arrivals, Network
+from nrm.steps import Arrivals, Network
 
 
 class Arrived(Mapping[int, Arrivals]):
-    """Messages by node. Densities inside a fused step are not kept: they are formed anew from what arrived above it.
+    """Densities by tensor. Those inside a fused step are not kept: they are formed anew from what arrived above it.
 
     That saves as much memory as the outputs of all convolutions under a batch norm, for an elementwise step each time.
     """
 
-    def __init__(self, network: Network, start: Tensor) -> None:
+    def __init__(self, network: Network) -> None:
         self._network = network
-        self._kept: dict[int, Arrivals | None] = {network.tape.output: Arrivals(start)}
+        self._kept: dict[int, Arrivals | None] = {}
 
     def __getitem__(self, i: int) -> Arrivals:
         found = self._kept[i]
@@ -32,17 +32,9 @@ class Arrived(Mapping[int, Arrivals]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, i: int, arrivals: Arrivals) -> None:
-        """Joins what arrives at a node."""
-        here = self._kept.setdefault(i, Arrivals())
-        assert here is not None
-        here.add(arrivals)
-
-    def leave(self, i: int) -> None:
-        """Lets go of the densities of a node that has been pulled."""
-        here = self._kept[i]
-        if here is not None and here.is_density:
-            self._kept[i] = None
+    def keep(self, i: int, arrivals: Arrivals) -> None:
+        """Keeps what has arrived at a tensor, if some of it has arrived at the tensor by itself."""
+        self._kept[i] = arrivals if self._network.plain_index(i) in arrivals.nodes else None
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -53,7 +45,7 @@ class Arrived(Mapping[int, Arrivals]):
         here = Arrivals()
         for reader in self._network.tape.consumers[i]:
             if reader in self._kept:
-                for delivery in self._network.pull(reader, self[reader])[0]:
-                    if delivery.to == i:
-                        here.add(delivery.arrivals)
+                for to, arrivals in self._network.pull(reader, self[reader])[0]:
+                    if to == i:
+                        here.add(arrivals)
         return here

@@ -26,7 +26,8 @@ from nrm.operators import (
     Slice,
     has_table,
 )
-from nrm.rules import Network, Pass
+from nrm.rules import Pass
+from nrm.steps import Network
 
 
 def mixes_channels(network: Network, node: Node) -> bool:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nrm.questions.sweep import Site, between, inside
+from nrm.questions.sweep import Site, between, sweep
 from nrm.questions.track import Move, State, Track
-from nrm.rules import Arrivals
+from nrm.steps import Arrivals
 
 Rows = list[State]
 
@@ -169,36 +169,25 @@ class Course:
 
     def carry(self, arrivals: Arrivals, settled: Callable[[Site, Turn, Arrivals], None]) -> Arrivals | None:
         """Carries what is at the start (in front of it) down to the goal; what is settled on the way is handed over."""
-        network, live = self.track.network, dict[int, Arrivals]()
+        end = Arrivals()
 
-        def passed(site: Site, here: Arrivals) -> Arrivals:
+        def passed(site: Site, here: Arrivals) -> Arrivals | None:
+            if site == self.goal:
+                end.add(here)
+                return None
+            if not self._moves.get(site) or (site.port and self.goal is not None):
+                return None
             turn = self.turn(site)
             if turn.settled:
                 settled(site, turn, here)
+            if site.port or not turn.moves:
+                return None
             return turn.down(here)
 
-        if self.start.port:
-            passed(self.start, arrivals)
-            return None
-        live[self.start.node] = arrivals if self.start.consumer is None else passed(self.start, arrivals)
-        for i in sorted(self.rows, reverse=True):
-            if i not in live:
-                continue
-            here = live.pop(i)
-            if self.goal == Site(i):
-                return here
-            here = passed(Site(i), here)
-            if not self.inner[i]:
-                continue
-            deliveries, drains = network.pull(i, here)
-            if self.goal is not None and i == self._last:
-                return next((found for _, found in inside([self.goal], deliveries, drains)), None)
-            for port, message in drains.items() if self.goal is None else ():
-                passed(Site(i, port=port), Arrivals(message))
-            for delivery in deliveries:
-                site = Site(delivery.to, i)
-                if self._moves.get(site):
-                    here = passed(site, delivery.arrivals)
-                    if self.turn(site).moves:
-                        live.setdefault(delivery.to, Arrivals()).add(here)
-        return None
+        if self.start.port or self.start.consumer is not None:
+            behind = passed(self.start, arrivals)
+            if behind is None:
+                return None
+            arrivals = behind
+        sweep(self.track.network, {self.start.node: arrivals}, passed)
+        return end or None

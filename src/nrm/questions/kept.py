@@ -8,8 +8,9 @@ from typing import TypeVar
 from torch import Tensor
 
 from nrm.capture import plain_execution
-from nrm.questions.sweep import Base, Pushed, base_sweep, held
-from nrm.rules import Arrivals, Network
+from nrm.questions.rise import Pushed
+from nrm.questions.sweep import Base, base_sweep, held
+from nrm.steps import Arrivals, Network
 
 Kind = TypeVar("Kind")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from nrm.capture import Combine, Linear, Node, Select
 from nrm.operators import Scatter
 from nrm.questions.sweep import Site
-from nrm.rules import Network
+from nrm.steps import Network
 
 
 def mixes(node: Node) -> bool:

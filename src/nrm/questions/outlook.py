@@ -2,111 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import torch
 from torch import Tensor
 
 from nrm.questions.course import Course
-from nrm.questions.sweep import Site, leaves, needed
-from nrm.rules import Arrivals, Change, Values
+from nrm.questions.sweep import Site
+from nrm.steps import Arrivals
 
 
 class Outlook:
-    """For every neuron and state, the share of its walks that will count (times the weights they will take).
+    """For every neuron and state, its unit times the share of its walks that will count (times the weights they take).
 
-    The values of a push (:class:`nrm.rules.Values`), one on the stack for every state behind the consumer that reads
-    them. The course starts where messages are read; nothing is settled on it.
+    The amounts of a push (:class:`nrm.steps.Amounts`), one on the stack for every state behind the consumer that reads
+    them. The course starts where densities are read; nothing is settled on it.
     """
 
     def __init__(self, course: Course) -> None:
         self._course = course
         self._track = course.track
         self._network = course.track.network
-        self._values: dict[int, Tensor] = {}
+        self._amounts: dict[int, dict[int, Tensor]] = {}
         self._open = {
             i for i, rows in course.inner.items() if not all(course.track.is_settled(state, i) for state in rows)
         }
-        """Where something below makes a difference to some state; elsewhere all values are 1."""
+        """Where something below makes a difference to some state; elsewhere all walks count, and amounts are units."""
 
     def steps(self) -> list[int]:
-        """The nodes whose values have to be computed, from below."""
-        i = self._course.start.node
-        return sorted(needed(self._network, set(self._read(i)), self._open)) if i in self._open else []
+        """The tensors whose amounts have to be computed, from below."""
+        start, nodes = self._course.start.node, self._network.tape.nodes
+        needed = {start} & self._open
+        for i in range(start, -1, -1):
+            if i in needed:
+                needed.update(j for j in nodes[i].inputs if j in self._open)
+        return sorted(needed - {start})
 
     def rise(self) -> Outlook:
-        """Computes all values that are read at the start of the course; drops those that nobody reads any more."""
-        steps = self.steps()
-        last = {j: i for i in (*steps, self._course.start.node) for j in self._read(i)}
+        """Computes all amounts that are read at the start of the course; drops those that nobody reads any more."""
+        steps, nodes = self.steps(), self._network.tape.nodes
+        last = {j: i for i in (*steps, self._course.start.node) for j in nodes[i].inputs}
         for i in steps:
-            value = self._network.value(i, self)
-            if value is not None:
-                self._values[i] = value
-            for j in [j for j in self._values if last.get(j) == i]:
-                del self._values[j]
+            self._amounts[i] = self._network.amounts(i, self)
+            for j in [j for j in self._amounts if last.get(j) == i]:
+                del self._amounts[j]
         return self
 
-    def _read(self, i: int) -> Iterable[int]:
-        return (*self._network.tape.nodes[i].inputs, *leaves(self._network, i))
-
     def ahead(self, arrivals: Arrivals, i: int) -> list[Tensor]:
-        """The relevance of every neuron of a node from messages behind it, all states together, as tensors to add."""
+        """The relevance of every neuron of a tensor from densities behind it, all states together, as tensors to add."""
         rows = len(self._course.inner[i])
-        parts = self._network.relevance_parts(i, arrivals, self if i in self._open else None)
         found = []
-        for message, value in parts:
-            messages = message.reshape(rows, -1, *message.shape[1:])
-            found.append((messages if value is None else messages * value[:, None]).sum(0))
+        for node, rho in arrivals.items():
+            amount = self._network.amount(self._network.nodes[node], self) if i in self._open else self._network.unit(node)
+            if amount is None and i in self._open:
+                continue
+            densities = rho.reshape(rows, -1, *rho.shape[1:])
+            if amount is not None:
+                densities = densities * (amount[:, None] if i in self._open else amount)
+            found.append(densities.sum(0))
         return found
 
-    # ---- the protocol of Values ------------------------------------------------------------------------------
+    # ---- the protocol of Amounts -----------------------------------------------------------------------------
 
-    def at(self, i: int, consumer: int) -> Tensor | None:
-        """The values of a tensor as one of its consumers sees it."""
+    def at(self, node: int, consumer: int) -> Tensor | None:
+        """The amounts at a node as one of its tensor's consumers sees it."""
+        i = self._network.nodes[node].tensor
         if not self._course.passes(Site(i, consumer)):
             return None
-        shape, rows = self._network.tape.nodes[i].shape, self._course.inner[i]
-        value = self._values.get(i)
+        amount = self._amounts.get(i, {}).get(node)
         if i not in self._open:
-            like = self._network.tape.nodes[i].value
-            value = torch.ones((), dtype=like.dtype, device=like.device).expand(len(rows), *shape)
-        return None if value is None else self._changed(i, consumer, value)
+            amount = self._network.full_unit(node).expand(len(self._course.inner[i]), *self._network.tape.nodes[i].shape)
+        return None if amount is None else self._course.turn(Site(i, consumer)).up(self._course.turn(Site(i)).up(amount))
 
-    def together(self, i: int, consumer: int) -> None:
+    def together(self, node: int, consumer: int) -> None:
         """States are apart."""
         return
 
-    def enter(self, i: int, consumer: int) -> tuple[Values, Change] | None:
-        """What happens at a tensor inside a fused step, and on the edge above it."""
-        if not self._course.passes(Site(i, consumer)):
-            return _Nothing(), lambda value: value
-        return self, lambda value: self._changed(i, consumer, value)
-
-    def _changed(self, i: int, consumer: int, value: Tensor) -> Tensor:
-        return self._course.turn(Site(i, consumer)).up(self._course.turn(Site(i)).up(value))
-
-    def drains(self, i: int) -> list[tuple[str, Tensor]]:
-        """The values at a node's drains, where walks begin."""
-        found = []
-        for port in self._track.ports.get(i, ()):
-            turn = self._course.turn(Site(i, port=port))
-            shape = self._network.drain_shape(i, port)
-            if turn.after:
-                found.append((port, turn.up(self._network.tape.nodes[i].value.new_ones(turn.after, *shape))))
-        return found
-
-
-class _Nothing:
-    """The values below a tensor that no state enters: 0."""
-
-    def at(self, i: int, consumer: int) -> None:
-        return
-
-    def together(self, i: int, consumer: int) -> None:
-        return
-
-    def enter(self, i: int, consumer: int) -> None:
-        return
-
-    def drains(self, i: int) -> list[tuple[str, Tensor]]:
-        return []
+    def drain(self, i: int, port: str) -> Tensor | None:
+        """The amounts at a drain, where walks begin."""
+        if port not in self._track.ports.get(i, ()):
+            return None
+        turn = self._course.turn(Site(i, port=port))
+        if not turn.after:
+            return None
+        return turn.up(self._network.tape.nodes[i].value.new_ones(turn.after, *self._network.drain_shape(i, port)))

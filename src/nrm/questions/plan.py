@@ -18,7 +18,7 @@ from nrm.questions.adjacent import mixing_steps
 from nrm.questions.channels import keeps_channels, mixes_channels
 from nrm.questions.stops import Stop
 from nrm.questions.sweep import Site, between
-from nrm.rules import Network
+from nrm.steps import Network
 from nrm.tables import Records, cell, html_table
 
 ROOM = 7

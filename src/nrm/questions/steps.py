@@ -15,9 +15,9 @@ from torch import Tensor
 from nrm.errors import QuestionError
 from nrm.questions.frame import pick
 from nrm.questions.stops import frame_at
-from nrm.questions.sweep import Base, Site, descend
+from nrm.questions.sweep import Base, Site, sweep
 from nrm.questions.values import Partition, Set
-from nrm.rules import Network
+from nrm.steps import Arrivals, Network
 
 
 def spans_steps(argument: Any) -> bool:
@@ -82,13 +82,16 @@ def _restarted(network: Network, base: Base, upper: Sequence[int], lower: Sequen
                 one = like.new_zeros(len(chunk), *(1,) * nodes[i].value.ndim)
                 one[k] = 1.0
                 starts[i] = arrived.masked(one)
-        for i, here in descend(network, starts, min(lower)) if starts else ():
-            if i in lower:
-                relevance = network.relevance(i, here)
-                if relevance is not None:
-                    sums = frame_at(network, Site(i)).to_samples(relevance).flatten(2).sum(2).T
-                    for k in (k for k, j in enumerate(lower) if j == i):
-                        table[:, begin : begin + len(chunk), k] = sums
+
+        def read(site: Site, here: Arrivals, columns: slice = slice(begin, begin + len(chunk))) -> Arrivals | None:
+            relevance = network.relevance(here) if site.node in lower and site == Site(site.node) else None
+            if relevance is not None:
+                sums = frame_at(network, site).to_samples(relevance).flatten(2).sum(2).T
+                for k in (k for k, j in enumerate(lower) if j == site.node):
+                    table[:, columns, k] = sums
+            return here if site.node > min(lower) or site.consumer is not None else None
+
+        sweep(network, starts, read)
     return table
 
 

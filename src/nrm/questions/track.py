@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from nrm.questions.sweep import Site
-from nrm.rules import Network
+from nrm.steps import Network
 
 Labels = npt.NDArray[np.int64]
 """For every combination of events, the number of the answer that its walks count for; -1 is none."""

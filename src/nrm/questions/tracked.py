@@ -34,7 +34,7 @@ from nrm.questions.plan import (
 from nrm.questions.stops import Stop, axes_of, frame_at
 from nrm.questions.sweep import Site
 from nrm.questions.track import Track
-from nrm.rules import Arrivals
+from nrm.steps import Arrivals
 
 
 class Journey:
@@ -219,8 +219,8 @@ def _read(
     site, course = hub.site, journey.last
     if site.port:
         turn = course.turn(site)
-        parts = [] if not turn.after else [turn.down(arrivals).message]
-        found = [p.reshape(turn.after, -1, *p.shape[1:]).sum(0) for p in parts if p is not None]
+        parts = [] if not turn.after else turn.down(arrivals).tensors
+        found = [p.reshape(turn.after, -1, *p.shape[1:]).sum(0) for p in parts]
     else:
         if not course.inner.get(site.node):
             return None
@@ -242,7 +242,7 @@ def _settle_all(answerer: Answerer, plan: TrackedPlan, absolute: bool) -> Tensor
         here = Stop(site, frame_at(network, site))
         for mask, sources, numbers in turn.settled:
             picked = arrivals.each(partial(_picked, sources=sources, mask=mask))
-            relevance = picked.message if site.port else network.relevance(site.node, picked)
+            relevance = network.relevance(picked)
             if relevance is not None:
                 sums = here.read(relevance.abs() if absolute else relevance)
                 result.index_add_(0, torch.tensor(numbers, device=result.device), sums)

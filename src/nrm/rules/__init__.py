@@ -1,12 +1,14 @@
-"""From ops and activations to the relevance network: rules, composites, fused columns."""
+"""Rules, which state the entries of linear steps, and composites, which say what rule every step has."""
 
 from nrm.rules.between import Between, Gradient, IntegratedGradients, Occlusion, Shapley
 from nrm.rules.coarse import coarse_tape
-from nrm.rules.composites import NAMES, Composite, composite, resolve
-from nrm.rules.density import EVERYTHING, Arrivals, Change, Delivery, Packet, Part, Values, outer, total_of
-from nrm.rules.network import Network
+from nrm.rules.composites import NAMES, Choice, Composite, choices, composite, reads_input, resolve
 from nrm.rules.rules import (
+    CONSTANT,
+    LINEAR,
     LRP0,
+    NEGATIVE,
+    POSITIVE,
     AlphaBeta,
     EntryEpsilon,
     Epsilon,
@@ -25,15 +27,11 @@ from nrm.rules.rules import (
 )
 
 __all__ = [
-    "EVERYTHING",
-    "LRP0",
-    "NAMES",
     "AlphaBeta",
-    "Arrivals",
     "Between",
-    "Change",
+    "CONSTANT",
+    "Choice",
     "Composite",
-    "Delivery",
     "EntryEpsilon",
     "Epsilon",
     "Factor",
@@ -42,23 +40,24 @@ __all__ = [
     "Gradient",
     "IntegratedGradients",
     "Key",
-    "Network",
+    "LINEAR",
+    "LRP0",
+    "NAMES",
+    "NEGATIVE",
     "Occlusion",
-    "Packet",
-    "Part",
+    "POSITIVE",
     "Pass",
     "Product",
     "Rule",
     "Shapley",
     "SoftmaxRule",
     "Sum",
-    "Values",
     "WSquare",
     "ZBox",
     "ZPlus",
+    "choices",
     "coarse_tape",
     "composite",
-    "outer",
+    "reads_input",
     "resolve",
-    "total_of",
 ]

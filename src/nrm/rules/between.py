@@ -269,7 +269,9 @@ def _subsets(count: int) -> Iterator[tuple[bool, ...]]:
 
 @dataclass(frozen=True, repr=False)
 class Entries(LRP0):
-    """The rule of steps whose map has the entries themselves."""
+    """The rule of steps whose map has the entries themselves, activations included."""
+
+    vanishes: ClassVar[bool] = False
 
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
         return [Factor(1.0, map)]

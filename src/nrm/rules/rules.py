@@ -6,14 +6,13 @@ that column sums are ``sum_k V_k(a_k)``, pulling is ``a_k * V_k^T(density)`` and
 Where a step sits under a constant scale ``s`` (a batch norm folded into it), its weights are ``s W``. A rule says how
 it follows such a scale through the *keys* of its factors: ``("power", p)`` factors scale with ``s**p``;
 ``("sign", +1)`` and ``("sign", -1)`` factors belong to ``W`` and ``-W``, for rules that treat positive and negative
-weights differently. Where the scale has both signs, and one for each row of ``W``, the rows under its negative ones are
-turned around first: ``("turned", +1)`` is ``("sign", +1)`` of these weights. No rule needs to know.
+weights differently. A rule also states its properties, and nothing else in the library knows rules by their class.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -26,9 +25,8 @@ from nrm.operators.maps import Change
 
 Key = tuple[str, int]
 """How a factor follows a scale on the weights: ``("power", p)``, ``("sign", 1)`` or ``("sign", -1)``."""
-SIGN, TURNED = "sign", "turned"
-POSITIVE: Key = (SIGN, 1)
-NEGATIVE: Key = (SIGN, -1)
+POSITIVE: Key = ("sign", 1)
+NEGATIVE: Key = ("sign", -1)
 CONSTANT: Key = ("power", 0)
 LINEAR: Key = ("power", 1)
 SQUARE: Key = ("power", 2)
@@ -65,6 +63,35 @@ class Rule(ABC):
     """How entries follow a scale on the weights; a rule with several keys is asked for the factors of each."""
     cancels: ClassVar[bool] = True
     """Whether entries of both signs can meet in one column, so that its sum may be lost to rounding."""
+    proportional: ClassVar[bool] = False
+    """Whether columns, biases included, sum to the very value that the step computes: then nothing is divided."""
+    vanishes: ClassVar[bool] = False
+    """Whether every entry is 0 where the input is, so that a density, relevance per unit of value, is finite there."""
+    signed: ClassVar[bool] = True
+    """Whether entries have the signs of ``h W``, so that a rule that pools signs takes them in its own groups."""
+    pools: ClassVar[bool] = False
+    """Whether the signs of a whole column are pooled in two groups, those of other rules' blocks included."""
+
+    apart: ClassVar[bool] = False
+    """Whether no connection has an entry in more than one factor of a key."""
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether no normalized entry is below 0."""
+        return not self.cancels
+
+    @property
+    def damping(self) -> float:
+        """What is added to column sums in the unnormalized counterpart."""
+        return 0.0
+
+    def within(self, h: Tensor, sample: int | None) -> Rule:
+        """The rule for one input ``h``, with its samples along an axis: what depends on the input is filled in."""
+        return self
+
+    def divisors(self, totals: Sequence[Tensor], normalize: bool | str) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """What a message is divided by in each of two groups, and the columns without a sum; for rules that pool."""
+        raise AssertionError(f"{self!r} does not pool")
 
     @abstractmethod
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
@@ -83,6 +110,9 @@ class Rule(ABC):
 class LRP0(Rule):
     """``h W``: every contribution as it is."""
 
+    proportional: ClassVar[bool] = True
+    vanishes: ClassVar[bool] = True
+
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
         return [Factor(h, map)]
 
@@ -98,6 +128,10 @@ class Epsilon(LRP0):
 
     epsilon: float = 1e-6
 
+    @property
+    def damping(self) -> float:
+        return self.epsilon
+
 
 @dataclass(frozen=True, repr=False)
 class Gamma(Rule):
@@ -105,6 +139,7 @@ class Gamma(Rule):
 
     gamma: float = 0.25
     keys: ClassVar[tuple[Key, ...]] = (POSITIVE, NEGATIVE)
+    vanishes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.gamma >= 0:
@@ -129,6 +164,8 @@ class ZPlus(Rule):
 
     keys: ClassVar[tuple[Key, ...]] = (POSITIVE, NEGATIVE)
     cancels: ClassVar[bool] = False
+    vanishes: ClassVar[bool] = True
+    apart: ClassVar[bool] = True
 
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
         return _positive_part(map, h, key[1], nonnegative, group=0)
@@ -148,6 +185,9 @@ class AlphaBeta(Rule):
     beta: float = 1.0
     keys: ClassVar[tuple[Key, ...]] = (POSITIVE, NEGATIVE)
     cancels: ClassVar[bool] = False
+    vanishes: ClassVar[bool] = True
+    apart: ClassVar[bool] = True
+    pools: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.alpha > self.beta >= 0:
@@ -163,6 +203,25 @@ class AlphaBeta(Rule):
     def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
         return b.clamp(min=0), (-b).clamp(min=0)
 
+    @property
+    def nonnegative(self) -> bool:
+        return self.beta == 0
+
+    def divisors(self, totals: Sequence[Tensor], normalize: bool | str) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """A column with one sign only is that sign's shares."""
+        if normalize == "raw":
+            factors = (self.alpha, -self.beta)
+            raw = (torch.full_like(z, 1 / f if f else torch.inf) for z, f in zip(totals, factors, strict=True))
+            return tuple(raw), None
+        positive, negative = totals
+        alpha = torch.where(positive > 0, self.alpha, 0.0).to(positive)
+        beta = torch.where(negative > 0, self.beta, 0.0).to(negative)
+        total = alpha - beta if normalize else torch.ones_like(alpha)
+        dead = total == 0
+        up = (total * positive / self.alpha).masked_fill(dead | (alpha == 0), torch.inf)
+        down = (-total * negative / (self.beta or 1.0)).masked_fill(dead | (beta == 0), torch.inf)
+        return (up, down), (dead if normalize else None)
+
 
 @dataclass(frozen=True, repr=False)
 class Flat(Rule):
@@ -170,6 +229,7 @@ class Flat(Rule):
 
     keys: ClassVar[tuple[Key, ...]] = (CONSTANT,)
     cancels: ClassVar[bool] = False
+    signed: ClassVar[bool] = False
 
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
         return [Factor(1.0, map.support())]
@@ -184,6 +244,7 @@ class WSquare(Rule):
 
     keys: ClassVar[tuple[Key, ...]] = (SQUARE,)
     cancels: ClassVar[bool] = False
+    signed: ClassVar[bool] = False
 
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
         return [Factor(1.0, map.reweight(torch.square))]
@@ -203,6 +264,7 @@ class ZBox(Rule):
     low: float | Tensor | None = None
     high: float | Tensor | None = None
     keys: ClassVar[tuple[Key, ...]] = (POSITIVE, NEGATIVE)
+    signed: ClassVar[bool] = False
 
     def within(self, h: Tensor, sample: int | None) -> ZBox:
         """The rule with bounds: missing ones are the range of each sample's input, with 0 inside."""
@@ -239,6 +301,7 @@ class Pass(Rule):
 
     keys: ClassVar[tuple[Key, ...]] = (CONSTANT,)
     cancels: ClassVar[bool] = False
+    signed: ClassVar[bool] = False
 
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
         if map.inside != map.outside:

@@ -1,7 +1,7 @@
 """The best way down from every neuron: max-product message passing from the inputs to the output.
 
-``up(j)`` is the largest product of entries along a partial walk from neuron j down to any input or drain, and
-``down(j)`` the largest magnitude of a negative one. With an entry ``T`` from j to i::
+``up(j)`` is the largest product of entries along a partial walk from neuron j down to any input or drain, times the unit
+there, and ``down(j)`` the largest magnitude of a negative one. With an entry ``T`` from j to i::
 
     up(j)   = max over i of  T up(i) if T > 0,  -T down(i) if T < 0
     down(j) = max over i of  T down(i) if T > 0,  -T up(i) if T < 0
@@ -18,17 +18,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Pointwise, Source
+from nrm.capture import Linear
 from nrm.errors import MemoryLimitError
-from nrm.operators import Identity, Reshape
+from nrm.operators import Field, Reshape, field_of
 from nrm.questions.answer import Progress
 from nrm.questions.plan import size_text
-from nrm.questions.sweep import Site
-from nrm.rules import AlphaBeta, Flat, Network, Rule, ZPlus
-from nrm.rules.composites import reads_input
+from nrm.rules import Flat, reads_input
 from nrm.search.branches import Branch, branches
-from nrm.search.fields import Field, field_of
-from nrm.search.windows import Slot, best_in_windows, signed
+from nrm.search.windows import best_in_windows, signed
+from nrm.steps import DRAIN, Factored, Local, Network
 
 COLUMNS = 2**20
 """How many columns are taken apart together."""
@@ -60,18 +58,25 @@ class Terrain:
         for i in progress(iter(sorted(needed)), len(needed)):
             self._best[i] = self._rise(i, needed.pop(i))
 
-    def is_end(self, site: Site) -> bool:
-        """Whether walks end here."""
-        return bool(site.port) or site.node in self.doors or isinstance(self.network.tape.nodes[site.node].op, Source)
+    def is_end(self, node: int) -> bool:
+        """Whether walks end at a node of the relevance network."""
+        found = self.network.nodes[node]
+        return found.kind == DRAIN or found.tensor in self.doors or not self.network.tape.nodes[found.tensor].inputs
 
     def ways(self, i: int, neurons: Tensor) -> list[Branch]:
-        """The ways on from some neurons that get anywhere."""
+        """The ways on from some neurons of a tensor that get anywhere."""
         found = branches(self.network, i, neurons)
-        return [way for way in found if self.is_end(way.to) or way.to.node in self._best]
+        return [way for way in found if self.is_end(way.to) or self.network.nodes[way.to].tensor in self._best]
 
-    def best(self, site: Site) -> Best:
-        """The best products below the neurons of a tensor or drain; 1 where walks end."""
-        return Best(self._one, None) if self.is_end(site) else self._best[site.node]
+    def best(self, node: int) -> Best:
+        """The best products below the neurons of a node; units where walks end."""
+        if not self.is_end(node):
+            return self._best[self.network.nodes[node].tensor]
+        unit = self.network.unit(node)
+        if unit is None:
+            return Best(self._one, None)
+        down = (-unit).clamp(min=0).reshape(-1)
+        return Best(unit.clamp(min=0).reshape(-1), down if bool(down.any()) else None)
 
     def field(self, leaf: int) -> Field:
         """The columns of a linear step."""
@@ -90,17 +95,18 @@ class Terrain:
         tape = self.network.tape
         reached = {tape.output: (start != 0).reshape(-1)}
         for i in range(tape.output, -1, -1):
-            if i not in reached or self.is_end(Site(i)) or not bool(reached[i].any()):
+            top = self.network.plain_index(i)
+            if i not in reached or top is None or self.is_end(top) or not bool(reached[i].any()):
                 reached.pop(i, None)
                 continue
             for neurons in _chunks(reached[i]):
                 for branch in branches(self.network, i, neurons):
-                    if branch.to.port:
+                    if self.network.nodes[branch.to].kind == DRAIN:
                         continue
-                    j = branch.to.node
+                    j = self.network.nodes[branch.to].tensor
                     size = tape.nodes[j].value.numel()
                     mask = reached.setdefault(j, torch.zeros(size, dtype=torch.bool, device=start.device))
-                    if branch.leaf is None:
+                    if branch.entry is not None:
                         mask[branch.at[branch.entry != 0]] = True
                     else:
                         mask |= self._reads(branch)
@@ -108,12 +114,13 @@ class Terrain:
 
     def _reads(self, branch: Branch) -> Tensor:
         """The inputs of a linear step that have any entry."""
-        assert branch.rule is not None
-        node = self.network.tape.nodes[branch.to.node]
+        assert branch.windows is not None
+        node = self.network.tape.nodes[self.network.nodes[branch.to].tensor]
         found = torch.zeros(node.value.numel(), dtype=torch.bool, device=node.value.device)
-        for key in sorted({key for key, _ in branch.density}):
-            for factor in self.network.blocks.factors(branch.rule, key, Identity(node.shape), branch.to.node):
-                found |= (torch.as_tensor(factor.a, device=found.device) != 0).expand(node.shape).reshape(-1)
+        for map in branch.windows:
+            for part in map.factors():
+                a = 1.0 if part.a is None else part.a
+                found |= (torch.as_tensor(a, device=found.device) != 0).expand(node.shape).reshape(-1)
         return found
 
     # ---- one step up -----------------------------------------------------------------------------------------
@@ -135,7 +142,7 @@ class Terrain:
                         total.mul_(2.0 ** max(exponent - best.exponent, -2000))
                     exponent = best.exponent
                 height = max(height, best.height)
-                found = self._plain(branch, best) if branch.leaf is None else self._linear(branch, best)
+                found = self._plain(branch, best) if branch.entry is not None else self._linear(branch, best)
                 for total, part in zip((up, down), found, strict=True):
                     if part is not None:
                         part = part * 2.0 ** (best.exponent - exponent)
@@ -151,30 +158,35 @@ class Terrain:
         return Best(up, down, exponent, height + 1)
 
     def _same_below(self, i: int) -> int | None:
-        """The tensor whose neurons are those of node i one by one, in the same order and with entry 1."""
-        node, op = self.network.tape.nodes[i], self.network.tape.nodes[i].op
-        same = isinstance(op, Pointwise) and op.offset == 0
-        if isinstance(op, Combine) and not op.joins and len(op.terms) == 1:
-            same = op.terms[0].move is None or isinstance(op.terms[0].move, Reshape)
-        return node.inputs[0] if same and not self.is_end(Site(node.inputs[0])) else None
+        """The tensor whose neurons are those of tensor i one by one, in the same order and with entry 1."""
+        links = self.network.plain(i).links
+        if len(links) != 1 or not isinstance(links[0].map, Local) or self.is_end(links[0].to):
+            return None
+        map, below = links[0].map, self.network.nodes[links[0].to]
+        same = map.pre is None and map.post is None and (map.move is None or isinstance(map.move, Reshape))
+        return below.tensor if same and below.index == self.network.plain_index(below.tensor) else None
 
     @staticmethod
     def _plain(branch: Branch, best: Best) -> tuple[Tensor, Tensor | None]:
         up = _at(best.up, branch.at)
+        assert branch.entry is not None
         return signed(up, None if best.down is None else _at(best.down, branch.at), branch.entry)
 
     def _linear(self, branch: Branch, best: Best) -> tuple[Tensor, Tensor | None]:
         """The best of each neuron's window. Neurons are sorted by which densities they have: under a batch norm with
         negative scales, half of them have another one.
         """
-        slots = sorted(branch.density)
-        pattern = sum(((branch.density[s] != 0).long() << k for k, s in enumerate(slots)), torch.zeros_like(branch.at))
+        assert branch.windows is not None
+        maps = list(branch.windows)
+        pattern = torch.zeros_like(branch.at)
+        for k, map in enumerate(maps):
+            pattern = pattern + ((branch.windows[map] != 0).long() << k)
         up = torch.zeros(len(branch.at), dtype=self._one.dtype, device=branch.at.device)
         down = torch.zeros_like(up)
         for code in torch.unique(pattern).tolist():
-            chosen = [s for k, s in enumerate(slots) if code >> k & 1]
+            chosen = [map for k, map in enumerate(maps) if code >> k & 1]
             mine = (pattern == code).nonzero()[:, 0]
-            for together in _overlapping(branch.rule, chosen):
+            for together in _overlapping(chosen):
                 field = self.field(branch.leaf or 0)
                 found = best_in_windows(self.network, field, branch, together, mine, best.up, best.down)
                 for total, part in zip((up, down), found, strict=True):
@@ -192,10 +204,11 @@ class Terrain:
             )  # fmt: skip
 
 
-def _overlapping(rule: Rule | None, slots: list[Slot]) -> list[list[Slot]]:
-    """Densities whose entries may meet: positive and negative parts never do, so each has a maximum of its own."""
-    apart = isinstance(rule, ZPlus) or (isinstance(rule, AlphaBeta) and len({key for key, _ in slots}) == 1)
-    return [[slot] for slot in slots] if apart else [slots] if slots else []
+def _overlapping(maps: list[Factored]) -> list[list[Factored]]:
+    """Maps whose entries may meet: positive and negative parts never do, so each has a maximum of its own."""
+    rules, keys = {map.factors.rule for map in maps}, {map.factors.key for map in maps}
+    apart = all(rule.apart for rule in rules) and (len(keys) == 1 or not any(rule.pools for rule in rules))
+    return [[map] for map in maps] if apart else [maps] if maps else []
 
 
 def _at(values: Tensor, neurons: Tensor) -> Tensor:
@@ -215,11 +228,13 @@ def _flat_doors(network: Network) -> set[int]:
     first = reads_input(tape)
     doors: set[int] = set()
     for node in tape.nodes:
-        if node.index == tape.output or not (
-            network.rules.reached[node.index] and network.rules.is_terminal(node.index)
-        ):
+        if node.index == tape.output or network.plain_index(node.index) is None:
             continue
         ways = branches(network, node.index, torch.zeros(1, dtype=torch.long, device=node.value.device))
-        if ways and all(way.leaf in first and isinstance(way.rule, Flat) for way in ways):
+        if ways and all(way.leaf in first and _is_flat(way) for way in ways):
             doors.add(node.index)
     return doors
+
+
+def _is_flat(way: Branch) -> bool:
+    return way.windows is not None and all(isinstance(map.factors.rule, Flat) for map in way.windows)

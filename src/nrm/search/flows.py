@@ -21,11 +21,11 @@ from nrm.questions.answer import Answerer, Progress, Rows
 from nrm.questions.plan import Plan, make_plan
 from nrm.questions.stops import Stop
 from nrm.questions.values import Layer, Partition, Set
-from nrm.rules import Network
 from nrm.search.found import Found
 from nrm.search.prefixes import Prefixes, UnboundedError
 from nrm.search.ranking import Best, Queue, Request
 from nrm.search.sides import Side
+from nrm.steps import Network
 
 AFFORDABLE = 40.0
 """Whole tables up to so many forward passes of arithmetic are not searched but computed."""

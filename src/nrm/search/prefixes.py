@@ -18,10 +18,11 @@ from torch import Tensor
 from nrm.errors import RuleError
 from nrm.questions.answer import Answerer, Progress
 from nrm.questions.plan import contractible, model_flops, route_flops, widest
-from nrm.questions.sweep import Pushed, between, parts_at, pull_to
-from nrm.rules import Arrivals, Network
+from nrm.questions.rise import Pushed, products_at
+from nrm.questions.sweep import between, pull_to
 from nrm.search.ranking import Best, Queue, Request
 from nrm.search.sides import Side, total_of
+from nrm.steps import Arrivals, Network
 
 Prefix = tuple[int, ...]
 
@@ -184,7 +185,7 @@ class _Reader:
             table = self._answerer.contract(stop, low, self._mixing, arrivals, self._below[length + 1])
         elif arrivals is not None:
             below = self._below if absolute is None or self._absolute_below is None else self._absolute_below
-            table = stop.read_parts(parts_at(absolute or self._network, stop.site, arrivals, below[length]))
+            table = stop.read_parts(products_at(absolute or self._network, stop.site, arrivals, below[length]))
         if table is None:
             count = stop.count * (self._stops[length + 1].count if pairs else 1)
             return self._answerer.like.new_zeros(stack, batch, count)
@@ -193,10 +194,11 @@ class _Reader:
     def _arrive(self, rows: Tensor, absolute: Network | None) -> Arrivals | None:
         arrivals = self._answerer.arrivals_at(self._stops[0])
         if arrivals is not None and absolute is not None:
-            arrivals = arrivals.absolute()
+            arrivals = absolute.magnitudes(arrivals)
         for row, stop, goal in zip(rows, self._stops, self._stops[1:], strict=False):
             if arrivals is None:
                 return None
-            arrivals = arrivals.restricted(stop.own_masks(row))
+            masks = stop.own_masks(row)
+            arrivals = arrivals.each(masks.mul)
             arrivals = pull_to(absolute or self._network, stop.site, arrivals, goal.site)
         return arrivals

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nrm.questions.stops import Stop
 from nrm.questions.sweep import Base
-from nrm.rules import Network
+from nrm.steps import Network
 
 
 @dataclass(frozen=True, eq=False)

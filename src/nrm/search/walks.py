@@ -12,7 +12,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +26,11 @@ from nrm.operators import Permute, Reshape
 from nrm.questions.answer import Progress
 from nrm.questions.sweep import Site, drain_name
 from nrm.questions.values import Layer, Set
-from nrm.rules import Network
 from nrm.search.best import Terrain
 from nrm.search.branches import Branch
 from nrm.search.found import Found, read_count
 from nrm.search.windows import factors
+from nrm.steps import Network
 
 SIGNS = {"+": 1, "-": -1, "abs": 0}
 TIES = 1000
@@ -99,7 +99,7 @@ def find_walks(
     network: Network, start: Tensor, samples: Sequence[int], *,
     k: Any, sign: Any, to_input: Any, memory: int, progress: Progress,
 ) -> Found[Walk]:  # fmt: skip
-    """The k walks with the largest relevance of every sample; ``start`` is the output's relevance."""
+    """The k walks with the largest relevance of every sample; ``start`` is the relevance of the output's neurons."""
     count = read_count(k, "walks")
     if not isinstance(sign, str) or sign not in SIGNS:
         raise QuestionError(
@@ -126,9 +126,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Trail:
-    """A partial walk: where it has arrived, its product as ``mantissa * 2**exponent``, and how it came here."""
+    """A partial walk: where it has arrived, its product as ``mantissa * 2**exponent``, and how it came here.
 
-    site: Site
+    The product is that of the entries so far; at the end of a walk it is times the unit there, its relevance.
+    """
+
+    node: int
     neuron: int
     mantissa: float
     exponent: int
@@ -157,6 +160,7 @@ class Search:
         self._terrain = terrain
         self._tape = terrain.network.tape
         self._start = start.reshape(-1)
+        (self._density,) = (rho.reshape(-1) for rho in terrain.network.started(start).tensors)
         self._sign = sign
         self._columns: dict[tuple[int, int, int], Column] = {}
         self._eps = torch.finfo(self._tape.dtype).eps
@@ -214,40 +218,49 @@ class Search:
             _, _, trail, column, rank = heapq.heappop(heap)
             wait(trail, column, rank + 1)
             longer = _extended(trail, column, rank)
-            if self._terrain.is_end(longer.site):
-                yield longer
+            if self._terrain.is_end(longer.node):
+                yield self._ended(longer)
             else:
                 want = self._sign * (1 if longer.mantissa > 0 else -1)
-                wait(longer, self._column(longer.site.node, longer.neuron, want), 0)
+                wait(longer, self._column(self._tensor(longer.node), longer.neuron, want), 0)
+
+    def _ended(self, trail: Trail) -> Trail:
+        unit = self._terrain.network.unit(trail.node)
+        if unit is None:
+            return trail
+        mantissa, shift = math.frexp(trail.mantissa * float(unit.reshape(-1)[trail.neuron]))
+        return replace(trail, mantissa=mantissa, exponent=trail.exponent + shift)
+
+    def _tensor(self, node: int) -> int:
+        return self._terrain.network.nodes[node].tensor
 
     def _roots(self, sample: int) -> Column:
         """The outputs with relevance, as if they were the column of a neuron above."""
         at = self._outputs(sample)
-        way = Branch(Site(self._tape.output), at, {})
-        return self._sorted([way], [at], [self._start[at].double()], self._sign)
+        way = Branch(self._terrain.network.plain(self._tape.output).index, at)
+        return self._sorted([way], [at], [self._density[at].double()], self._sign)
 
     def _column(self, i: int, neuron: int, want: int) -> Column:
         """The entries of a neuron, sorted by the best product of the wanted sign that they lead to."""
         if (i, neuron, want) not in self._columns:
             ways = self._terrain.ways(i, torch.tensor([neuron], device=self._start.device))
-            found = [(w.at, w.entry.double()) if w.leaf is None else self._window(w) for w in ways]
+            found = [self._window(w) if w.entry is None else (w.at, w.entry.double()) for w in ways]
             self._columns[i, neuron, want] = self._sorted(ways, [at for at, _ in found], [t for _, t in found], want)
         return self._columns[i, neuron, want]
 
     def _window(self, way: Branch) -> tuple[Tensor, Tensor]:
         """One neuron's inputs through a linear step, and the entries."""
-        assert way.leaf is not None
-        network, field = self._terrain.network, self._terrain.field(way.leaf)
-        node = network.tape.nodes[way.to.node]
+        assert way.leaf is not None and way.windows is not None  # noqa: PT018
+        field, node = self._terrain.field(way.leaf), self._tape.nodes[self._tensor(way.to)]
         p, c = field.locate(way.at)
         taps = field.taps(p)[0]
         inside = taps >= 0
         index = taps[inside]
-        slots = sorted(way.density)
+        maps = list(way.windows)
         entry = torch.zeros(len(index), dtype=torch.float64, device=index.device)
-        for k, a, rows in factors(network, field, way, slots, c):
-            share = a.expand(node.shape).reshape(-1)[index].double() if isinstance(a, Tensor) else a
-            entry += share * rows[0][inside].double() * way.density[slots[k]].double()
+        for k, a, rows in factors(field, maps, c):
+            share = a.expand(node.shape).reshape(-1)[index].double() if isinstance(a, Tensor) else 1.0 if a is None else a
+            entry += share * rows[0][inside].double() * way.windows[maps[k]].double()
         return index, entry
 
     def _sorted(self, ways: list[Branch], at: list[Tensor], entries: list[Tensor], want: int) -> Column:
@@ -279,11 +292,15 @@ class Search:
         share = entry.count * entry.relevance / total if total else 0.0
         return Walk(sample, entry.relevance, share, entry.count, self._steps(entry.trail), entry.capped)
 
+    def _site(self, node: int) -> Site:
+        found = self._terrain.network.nodes[node]
+        return Site(found.tensor, port=found.port)
+
     def _steps(self, trail: Trail) -> tuple[Step, ...]:
         places: list[tuple[Site, int]] = []
         here: Trail | None = trail
         while here is not None:
-            places += [(here.site, here.neuron), *((Site(i), n) for i, n in reversed(here.via))]
+            places += [(self._site(here.node), here.neuron), *((Site(i), n) for i, n in reversed(here.via))]
             here = here.before
         places.reverse()
         steps: list[Step] = []

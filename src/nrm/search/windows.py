@@ -1,6 +1,6 @@
 """The best entry of every column of a linear step: a maximum where message passing has a sum.
 
-Columns are pairs of a window of inputs and a row of weights (:mod:`nrm.search.fields`). Whichever of the two a block
+Columns are pairs of a window of inputs and a row of weights (:class:`nrm.operators.Field`). Whichever of the two a block
 of columns has fewer of is gone through one by one; each meets all its partners in one product.
 """
 
@@ -12,38 +12,35 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nrm.capture import Linear
 from nrm.errors import QuestionError
-from nrm.rules import AlphaBeta, Network, ZPlus
-from nrm.rules.rules import Key
+from nrm.operators import Field, Rows
 from nrm.search.branches import Branch
-from nrm.search.fields import Field, Rows
+from nrm.steps import Factored, Network
 
 BLOCK = 2**21
 """How many entries are looked at together: enough to keep the arithmetic busy, few enough to stay in fast memory."""
 PROBES = 2**34
 """How many entries of a step without known weights may be found one by one."""
 
-Slot = tuple[Key, int]
-
 
 def best_in_windows(
-    network: Network, field: Field, branch: Branch, slots: list[Slot], mine: Tensor, up: Tensor, down: Tensor | None
+    network: Network, field: Field, branch: Branch, maps: list[Factored], mine: Tensor, up: Tensor, down: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The best positive and negative products of the branch's neurons ``mine``, whose densities are in ``slots``."""
+    """The best positive and negative products of the branch's neurons ``mine``, through some of its maps."""
+    assert branch.windows is not None
     _refuse_probes(network, field, branch, len(mine))
     p, c = field.locate(branch.at[mine])
-    node = network.tape.nodes[branch.to.node]
-    shares = [a for _, a, _ in factors(network, field, branch, slots, c[:0])]
+    node = network.tape.nodes[network.nodes[branch.to].tensor]
+    shares = [a for _, a, _ in factors(field, maps, c[:0])]
     values = [
-        None if best is None else [(a * best.expand(node.value.numel()).view(node.shape)).reshape(-1) for a in shares]
+        None if best is None else [_shared(best.expand(node.value.numel()).view(node.shape), a) for a in shares]
         for best in (up, down)
     ]
     high, low = (torch.zeros(len(mine), dtype=up.dtype, device=mine.device) for _ in range(2))
     for some, row, these in _parts(c, field.width):
-        found = factors(network, field, branch, slots, some)
-        weights = [branch.density[slots[k]][mine[these]] for k, _, _ in found] if len(slots) > 1 else None
-        block = Block([rows for _, _, rows in found], row, weights, isinstance(branch.rule, ZPlus | AlphaBeta))
+        found = factors(field, maps, some)
+        weights = [branch.windows[maps[k]][mine[these]] for k, _, _ in found] if len(maps) > 1 else None
+        block = Block([rows for _, _, rows in found], row, weights, all(map.factors.rule.apart for map in maps))
         for windows, window, those in _parts(p[these], field.width):
             first, second = (None if v is None else _gathered(v, field.taps(windows)) for v in values)
             assert first is not None
@@ -53,7 +50,11 @@ def best_in_windows(
                 most, least = torch.maximum(most, -least_down), torch.minimum(least, -most_down)
             high[these[those]], low[these[those]] = most.to(up), least.to(up)
     high, low = high.clamp(min=0), low.neg_().clamp(min=0)
-    return (high, low) if len(slots) > 1 else signed(high, low, branch.density[slots[0]][mine])
+    return (high, low) if len(maps) > 1 else signed(high, low, branch.windows[maps[0]][mine])
+
+
+def _shared(best: Tensor, a: Tensor | float | None) -> Tensor:
+    return (best if a is None else a * best).reshape(-1)
 
 
 def signed(up: Tensor, down: Tensor | None, entry: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -64,20 +65,17 @@ def signed(up: Tensor, down: Tensor | None, entry: Tensor) -> tuple[Tensor, Tens
     return torch.where(entry > 0, up, down) * size, torch.where(entry > 0, down, up) * size
 
 
-def factors(
-    network: Network, field: Field, branch: Branch, slots: list[Slot], c: Tensor
-) -> list[tuple[int, Tensor | float, Tensor]]:
-    """The factors that densities meet, on some rows: the number of the density, the share ``a``, the weights."""
-    assert branch.rule is not None and branch.leaf is not None  # noqa: PT018
-    op, node = network.tape.nodes[branch.leaf].op, network.tape.nodes[branch.to.node]
-    assert isinstance(op, Linear)
-    rows = Rows(op.map.inside, op.map.outside, field.rows(c).to(node.value), field.sparse)
-    found: list[tuple[int, Tensor | float, Tensor]] = []
-    for k, (key, group) in enumerate(slots):
-        for factor in network.blocks.factors(branch.rule, key, rows, branch.to.node):
-            if factor.group == group:
-                assert isinstance(factor.map, Rows)
-                found.append((k, factor.a, factor.map.weight))
+def factors(field: Field, maps: list[Factored], c: Tensor) -> list[tuple[int, Tensor | float | None, Tensor]]:
+    """The factors of some maps on some rows: the number of the map, the share ``a`` (None: 1), the weights."""
+    found: list[tuple[int, Tensor | float | None, Tensor]] = []
+    for k, map in enumerate(maps):
+        asked = map.factors
+        scale = None if asked.rows is None else asked.rows.reshape(-1).expand(asked.map.outside.numel())[c][:, None] if (
+            asked.rows.numel() == 1) else asked.rows.reshape(-1)[c][:, None]  # fmt: skip
+        rows = Rows(asked.map.inside, asked.map.outside, field.rows(c).to(asked.below.value), field.sparse)
+        for part in asked.on(rows, scale):
+            assert isinstance(part.map, Rows)
+            found.append((k, part.a, part.map.weight))
     return found
 
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+import torch
+from torch import Tensor
+
 from nrm.capture import Combine, Linear, Multiply, Node, Op, Pointwise, Softmax, Tape, Unknown
 from nrm.errors import CaptureError, RuleError
-from nrm.rules.composites import Composite, choices, reads_input
-from nrm.rules.density import START, effective
-from nrm.rules.rules import LRP0, NEGATIVE, AlphaBeta, Key, Pass, Product, Rule, SoftmaxRule, Sum
+from nrm.rules import LRP0, NEGATIVE, Composite, Key, Pass, Product, Rule, SoftmaxRule, Sum, choices, reads_input
 
 GATES = ("sigmoid", "softmax", "exp", "hardsigmoid", "log_softmax", "softmin")
+
+
+def effective(rule: Rule, override: Rule | None) -> Rule:
+    """The rule of a block inside a column that another rule pools or replaces."""
+    if override is None:
+        return rule
+    return override if rule.signed or not override.pools else rule
 
 
 def is_product(op: Op) -> bool:
@@ -22,8 +30,8 @@ def is_product(op: Op) -> bool:
 class Assignment:
     """The rules of a tape.
 
-    A density can enter a tensor that is ``open``: it ends in linear steps, seen through movement, scaling and norms.
-    A ``reached`` tensor can receive relevance.
+    A tensor is ``open`` if it ends in linear steps, seen through movement, scaling and norms: a sum that reads it takes
+    it as a branch, whose entries belong to the sum's own columns. A ``reached`` tensor can receive relevance.
     """
 
     def __init__(self, tape: Tape, composite: Composite, bias: str) -> None:
@@ -40,7 +48,7 @@ class Assignment:
         self._check()
 
     def _find_open(self) -> list[bool]:
-        """Which tensors a density can enter: they end in linear steps, seen through movement, scaling and norms."""
+        """Which tensors end in linear steps, seen through movement, scaling and norms."""
         open_: list[bool] = []
         for node in self.tape.nodes:
             op = node.op
@@ -173,7 +181,7 @@ class Assignment:
             return self.composite.first
         return self.composite.kind(op.kind)
 
-    def plain_rule(self, i: int, inherited: Rule) -> Rule:
+    def plain_rule(self, i: int, inherited: Rule | None) -> Rule | None:
         """The rule of terms that enter a combination as they are: the rule of the branch they join."""
         op = self.tape.nodes[i].op
         assert isinstance(op, Combine)
@@ -185,7 +193,7 @@ class Assignment:
         if isinstance(choice, Sum) and choice.rule is not None:
             return choice.rule
         if op.kind == "batchnorm" or (len(op.terms) == 1 and op.kind != "propagate"):
-            return inherited if inherited is not START else (Pass() if self._bias == "ignore" else LRP0())
+            return inherited if inherited is not None else (Pass() if self._bias == "ignore" else LRP0())
         branch = next((r for j in self.tape.nodes[i].inputs if (r := self._branch_rule(j)) is not None), None)
         return branch if branch is not None else self.composite.add
 
@@ -198,7 +206,7 @@ class Assignment:
             return self.leaf_rule(j) if node.op.kind in ("conv", "linear") else None
         return next((r for i in node.inputs if (r := self._branch_rule(i)) is not None), None)
 
-    def leaves(self, i: int, rule: Rule) -> Iterator[Rule]:
+    def leaves(self, i: int, rule: Rule | None = None) -> Iterator[Rule]:
         """The rules of everything that shares the columns of node i."""
         node = self.tape.nodes[i]
         if isinstance(node.op, Linear):
@@ -209,13 +217,14 @@ class Assignment:
             if self.open[j]:
                 yield from self.leaves(j, rule)
             else:
+                assert rule is not None
                 yield rule
 
     def pool(self, i: int) -> Rule | None:
-        """The alpha-beta rule that pools all blocks of a column, if one of them has it."""
+        """The rule that pools the signs of a whole column, such as alpha-beta, if one of its blocks has one."""
         if i in self._pools:
             return self._pools[i]
-        found = {r for r in self.leaves(i, START) if isinstance(r, AlphaBeta)}
+        found = {r for r in self.leaves(i) if r.pools}
         if len(found) > 1:
             raise RuleError(
                 "two alpha-beta rules meet in one column", where=self.tape.nodes[i].name,
@@ -225,20 +234,40 @@ class Assignment:
         return self._pools[i]
 
     def keys(self, i: int, override: Rule | None) -> set[Key]:
+        """The keys of all blocks of a column; those of turned weights follow from the scales on the way to them."""
         if (i, override) not in self._key_sets:
-            keys = {k for r in self.leaves(i, START) for k in effective(r, override).keys}
+            keys = {k for r in self.leaves(i) for k in effective(r, override).keys}
             self._key_sets[i, override] = keys - {NEGATIVE}
         return self._key_sets[i, override]
 
-    def is_linear(self, i: int, rule: Rule) -> bool:
+    def is_linear(self, i: int, rule: Rule | None = None) -> bool:
         """Whether every block is LRP-0 with coefficient 1, so that the column sum is the value without its biases.
 
         The halves of a product are equal, so that their coefficients make no difference to the sum.
         """
         node = self.tape.nodes[i]
         if isinstance(node.op, Linear):
-            return isinstance(self.leaf_rule(i), LRP0)
+            return self.leaf_rule(i).proportional
         rule = self.plain_rule(i, rule)
         if not is_product(node.op) and any(self.coefficient(i, p) != 1 for p in range(len(node.inputs))):
             return False
-        return all(self.is_linear(j, rule) if self.open[j] else isinstance(rule, LRP0) for j in node.inputs)
+        return all(self.is_linear(j, rule) if self.open[j] else rule is not None and rule.proportional for j in node.inputs)
+
+    def shift(self, i: int) -> Tensor | None:
+        """The folded bias of a step: what is left of its value when every block is 0."""
+        node = self.tape.nodes[i]
+        if isinstance(node.op, Linear):
+            return node.op.bias
+        assert isinstance(node.op, Combine)
+        total = None
+        if node.op.shift is not None:
+            total = torch.as_tensor(node.op.shift, dtype=node.value.dtype, device=node.value.device)
+        for position, (term, j) in enumerate(zip(node.op.terms, node.inputs, strict=True)):
+            below = self.shift(j) if self.open[j] else None
+            if below is None:
+                continue
+            if term.move is not None:
+                below = term.move.apply(below.expand(self.tape.nodes[j].shape)[None])[0]
+            below = below * term.scale * self.coefficient(i, position)
+            total = below if total is None else total + below
+        return total

@@ -17,19 +17,9 @@ import torch
 from torch import Tensor
 
 from nrm.errors import RuleError
-from nrm.operators import (
-    Centering,
-    Composed,
-    Convolution,
-    Dense,
-    Function,
-    Gather,
-    LinearMap,
-    Matmul,
-    Place,
-    Reduce,
-)
-from nrm.operators.maps import Change
+from nrm.operators.convolution import Convolution
+from nrm.operators.maps import Centering, Change, Composed, Dense, Function, LinearMap, Matmul, Reduce
+from nrm.operators.movement import Gather, Masking, Place, Scatter
 
 
 class Field(ABC):
@@ -97,10 +87,29 @@ def field_of(map: LinearMap, dtype: torch.dtype) -> Field:
     return _Probed(map, dtype)
 
 
-def sources(move: LinearMap | None, o: Tensor) -> Tensor:
-    """The input entries that data movement copies to output entries; -1 where it copies none."""
+def pick(values: Tensor, shape: torch.Size, neurons: Tensor) -> Tensor:
+    """The entries of a tensor that broadcasts to a shape, at flat indices of that shape."""
+    if values.shape == shape and values.is_contiguous():
+        return values.view(-1)[neurons]
+    if not shape:
+        return values.expand(neurons.shape)
+    return values.expand(shape)[torch.unravel_index(neurons, shape)]
+
+
+def sources(move: LinearMap | None, o: Tensor) -> list[Tensor]:
+    """The input entries that reach output entries by data movement, -1 where none does.
+
+    One list for copies; a sum at places brings several entries together, in rounds of one each.
+    """
+    return move.rounds(o) if isinstance(move, Scatter) else [_source(move, o)]
+
+
+def _source(move: LinearMap | None, o: Tensor) -> Tensor:
     if move is None:
         return o
+    if isinstance(move, Masking):
+        kept = pick(move.kept, move.outside, o.clamp(min=0))
+        return torch.where(kept, o, -1)
     if isinstance(move, Gather):
         return torch.where(o < 0, -1, move.index[o.clamp(min=0)])
     if isinstance(move, Place):
@@ -367,7 +376,7 @@ class _Moved(Field):
         return self.inner.locate(o)
 
     def taps(self, p: Tensor) -> Tensor:
-        return sources(self.move, self.inner.taps(p))
+        return _source(self.move, self.inner.taps(p))
 
     def rows(self, c: Tensor) -> Tensor:
         return self.inner.rows(c)

@@ -1,0 +1,161 @@
+"""The factors of rules on linear steps, from the unit of the step's input, formed when they are needed.
+
+Changed weights are as large as the model's own. They are formed anew for every use, except for the last few steps: the
+sums of columns are followed by a pull with the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nrm.capture import NONNEGATIVE, Combine, Node, Select, Tape
+from nrm.errors import RuleError
+from nrm.operators import Identity, LinearMap
+from nrm.rules import Key, Rule
+from nrm.steps.maps import Scale
+
+RECENT = 5
+"""So many steps' factors are kept: a residual sum and what lies under it until its last branch is pulled."""
+
+LARGE = 2**22
+"""The factors of a step with more weights than this are kept alone."""
+
+
+class Part(NamedTuple):
+    """One factor ``diag(a) V``, from the unit of the input; an ``a`` of None is 1."""
+
+    a: Scale
+    map: LinearMap
+    group: int
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """The factors of one key and group of a rule on a linear step.
+
+    ``rows`` scale the outputs of the step, as a batch norm with gains of both signs does: the rule sees ``rows * W``.
+    ``is_one`` says that the unit of the input is 1, else it is the value.
+    """
+
+    store: FactorStore
+    rule: Rule
+    key: Key
+    group: int
+    map: LinearMap
+    below: Node
+    is_one: bool
+    rows: Tensor | None = None
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether this is the block of a plain term."""
+        return isinstance(self.map, Identity)
+
+    def __call__(self) -> list[Part]:
+        return [part for part in self.store.parts(self, self.map) if part.group == self.group]
+
+    def on(self, map: LinearMap, rows: Tensor | None = None) -> list[Part]:
+        """The factors on other weights in the place of the step's own, such as single rows of them."""
+        return [part for part in self.store.form(self, map, rows) if part.group == self.group]
+
+
+class FactorStore:
+    """Forms factors and keeps those of the last steps.
+
+    ``mode`` is "" for the entries themselves, "absolute" for their absolute values, and "bound" for maps whose sums are
+    at least those of absolute entries, and cheaper.
+    """
+
+    def __init__(self, tape: Tape, mode: str) -> None:
+        self._tape = tape
+        self.mode = mode
+        self._recent: dict[tuple[Rule, Key, LinearMap, int, bool, bool], list[Part]] = {}
+        self._nonnegative: dict[int, bool] = {}
+
+    def parts(self, asked: Factors, map: LinearMap) -> list[Part]:
+        """The factors of a step; those of the last calls are kept."""
+        slot = (asked.rule, asked.key, map, asked.below.index, asked.is_one, asked.rows is not None)
+        if slot not in self._recent:
+            self._make_room(map)
+            self._recent[slot] = self.form(asked, map, asked.rows)
+        return self._recent[slot]
+
+    def form(self, asked: Factors, map: LinearMap, rows: Tensor | None) -> list[Part]:
+        """The factors of a rule on a map, as parts from the unit of the input."""
+        node, h = asked.below, asked.below.value
+        if rows is not None:
+            map = map.reweight(rows.mul)
+        found = asked.rule.within(h, node.sample).factors(asked.key, map, h, self.is_nonnegative(node.index))
+        parts = [Part(f.a if asked.is_one else _per_unit(f.a, h, asked.rule), f.map, f.group) for f in found]
+        return parts if not self.mode else [self._absolute(part) for part in parts]
+
+    def _absolute(self, part: Part) -> Part:
+        a = part.a.abs() if isinstance(part.a, Tensor) else None if part.a is None else abs(part.a)
+        return Part(a, _Bounded(part.map) if self.mode == "bound" else part.map.reweight(torch.abs), part.group)
+
+    def _make_room(self, map: LinearMap) -> None:
+        weight = getattr(map, "weight", None)
+        kept = 1 if isinstance(weight, Tensor) and weight.numel() > LARGE else RECENT
+        while len(self._recent) >= kept:
+            del self._recent[next(iter(self._recent))]
+
+    def forget(self) -> None:
+        """Forgets the factors of the last steps."""
+        self._recent.clear()
+
+    def is_nonnegative(self, j: int) -> bool:
+        """Whether no entry of a tensor is below 0: known from its op, or else looked up once."""
+        if j not in self._nonnegative:
+            node = self._tape.nodes[j]
+            if node.function in NONNEGATIVE:
+                known = True
+            elif isinstance(node.op, Select) or (isinstance(node.op, Combine) and not node.op.joins and all(
+                isinstance(t.scale, float) and t.scale >= 0 for t in node.op.terms
+            )):  # fmt: skip
+                known = all(self.is_nonnegative(k) for k in node.inputs)
+            else:
+                known = not node.value.numel() or float(node.value.amin()) >= 0
+            self._nonnegative[j] = known
+        return self._nonnegative[j]
+
+
+def _per_unit(a: Tensor | float, h: Tensor, rule: Rule) -> Scale:
+    """What stands in the place of activations, over the activations; where those are 0 it makes no difference."""
+    if a is h:
+        return None
+    if not isinstance(a, Tensor):
+        raise RuleError(
+            f"{rule!r} says that its entries vanish with the input, and has some that do not", got=f"a factor {a}",
+            hint="vanishes = False in the rule's class",
+        )  # fmt: skip
+    zero = h == 0
+    return torch.where(zero, torch.zeros_like(a), a / torch.where(zero, torch.ones_like(h), h))
+
+
+@dataclass(frozen=True, eq=False)
+class _Bounded(LinearMap):
+    """In the place of a map of absolute entries, something at least as large, upward only."""
+
+    map: LinearMap
+
+    @property
+    def inside(self) -> torch.Size:  # type: ignore[override]
+        return self.map.inside
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        return self.map.outside
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.map.bound(x)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        raise AssertionError("a bound goes upward only")
+
+    def reweight(self, change: Callable[[Tensor], Tensor]) -> LinearMap:
+        return _Bounded(self.map.reweight(change))

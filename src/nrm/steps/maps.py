@@ -1,0 +1,225 @@
+"""The linear maps of a relevance network: what a step does to densities on their way down, and to amounts on their way up.
+
+A map leads from one node of the network to another one above it. ``apply`` carries amounts up, ``transpose`` carries
+densities down, both with a leading stack axis; the two are adjoint. Applied to the units of everything that a node
+reads, its maps add up to the node's own unit: that is what normalization means here.
+
+Most maps are **local**, they lead from one neuron to one neuron. :class:`Factored` is the one that mixes: a linear step
+under a rule.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from nrm.operators import (
+    Convolution,
+    Dense,
+    LinearMap,
+    apply_by_channel,
+    channel_table,
+    pick,
+    sources,
+    transpose_by_channel,
+)
+
+if TYPE_CHECKING:
+    from nrm.steps.factors import Factors
+
+Scale = Tensor | float | None
+"""What every entry is multiplied with; None is 1."""
+Way = tuple[Tensor, Tensor]
+"""For some neurons, the neuron below each (-1: none) and the entry between them."""
+
+
+class Map(ABC):
+    """One link of a relevance network."""
+
+    @abstractmethod
+    def apply(self, a: Tensor) -> Tensor:
+        """Amounts of the lower node as amounts of the upper one."""
+
+    @abstractmethod
+    def transpose(self, rho: Tensor) -> Tensor | None:
+        """Densities of the upper node as densities of the lower one; None is 0 everywhere."""
+
+    def ways(self, neurons: Tensor) -> list[Way]:
+        """The way down from single neurons (flat indices) of the upper node, one by one; for local maps."""
+        raise AssertionError(f"{type(self).__name__} leads from a neuron to many")
+
+
+def times(x: Tensor, scale: Scale) -> Tensor:
+    """A stack of tensors times a scale."""
+    return x if scale is None else x * scale
+
+
+def at(scale: Scale, shape: torch.Size, neurons: Tensor, like: torch.dtype) -> Tensor:
+    """The entries of a scale at flat indices of a shape."""
+    if isinstance(scale, Tensor):
+        return pick(scale, shape, neurons).to(like)
+    return torch.full(neurons.shape, 1.0 if scale is None else scale, dtype=like, device=neurons.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Local(Map):
+    """``post * move(pre * a)``: data movement between two scales, any of which may be missing."""
+
+    inside: torch.Size
+    outside: torch.Size
+    dtype: torch.dtype
+    pre: Scale = None
+    move: LinearMap | None = None
+    post: Scale = None
+
+    def apply(self, a: Tensor) -> Tensor:
+        a = times(a, self.pre)
+        return times(a if self.move is None else self.move.apply(a), self.post)
+
+    def transpose(self, rho: Tensor) -> Tensor:
+        rho = times(rho, self.post)
+        return times(rho if self.move is None else self.move.transpose(rho), self.pre)
+
+    def ways(self, neurons: Tensor) -> list[Way]:
+        entry = at(self.post, self.outside, neurons, self.dtype)
+        found = []
+        for below in sources(self.move, neurons):
+            inner = below.clamp(min=0)
+            scaled = entry * at(self.pre, self.inside, inner, self.dtype)
+            found.append((inner, torch.where(below < 0, torch.zeros_like(scaled), scaled)))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled(Map):
+    """Neuron to neuron, times a tensor that is formed when it is needed; None is 0 everywhere."""
+
+    shape: torch.Size
+    form: Callable[[], Tensor | None]
+
+    def apply(self, a: Tensor) -> Tensor:
+        scale = self.form()
+        return torch.zeros_like(a) if scale is None else a * scale
+
+    def transpose(self, rho: Tensor) -> Tensor | None:
+        scale = self.form()
+        return None if scale is None else rho * scale
+
+    def ways(self, neurons: Tensor) -> list[Way]:
+        scale = self.form()
+        return [] if scale is None else [(neurons, pick(scale, self.shape, neurons))]
+
+
+@dataclass(frozen=True, eq=False)
+class Chain(Map):
+    """One map after another: ``then(first(a))``; all but the first are local."""
+
+    first: Map
+    then: Map
+
+    def apply(self, a: Tensor) -> Tensor:
+        return self.then.apply(self.first.apply(a))
+
+    def transpose(self, rho: Tensor) -> Tensor | None:
+        between = self.then.transpose(rho)
+        return None if between is None else self.first.transpose(between)
+
+    def ways(self, neurons: Tensor) -> list[Way]:
+        return [
+            (below, entry * inner)
+            for middle, entry in self.then.ways(neurons)
+            for below, inner in self.first.ways(middle)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Drained(Map):
+    """From the neurons of a drain, one per sample and channel, to those of the node it belongs to, times an entry."""
+
+    widen: Callable[[Tensor], Tensor]
+    narrow: Callable[[Tensor], Tensor]
+    index: Callable[[], Tensor]
+    shape: torch.Size
+    form: Callable[[], Tensor]
+
+    def apply(self, a: Tensor) -> Tensor:
+        return (self.widen(a) * self.form()).expand(a.shape[0], *self.shape)
+
+    def transpose(self, rho: Tensor) -> Tensor:
+        return self.narrow(rho * self.form())
+
+    def ways(self, neurons: Tensor) -> list[Way]:
+        return [(pick(self.index(), self.shape, neurons), pick(self.form(), self.shape, neurons))]
+
+
+@dataclass(frozen=True, eq=False)
+class Factored(Map):
+    """``T = sum_k diag(a_k) V_k``: a linear step under one key and group of a rule, from the unit of its input."""
+
+    factors: Factors
+
+    def apply(self, a: Tensor) -> Tensor:
+        parts = [part.map.apply(times(a, part.a)) for part in self.factors()]
+        return _sum(parts) if parts else a.new_zeros(a.shape[0], *self.factors.map.outside)
+
+    def transpose(self, rho: Tensor) -> Tensor:
+        parts = [_after(part.map, part.map.transpose(rho), part.a) for part in self.factors()]
+        return _sum(parts) if parts else rho.new_zeros(rho.shape[0], *self.factors.map.inside)
+
+    def apply_by_channel(self, a: Tensor, rows: Sequence[int]) -> Tensor:
+        """Each of these input channels by itself, on the stack, for about the arithmetic of all together."""
+        return _sum([apply_by_channel(part.map, times(a, part.a), rows) for part in self.factors()])
+
+    def transpose_by_channel(self, rho: Tensor, rows: Sequence[int]) -> Tensor:
+        """Each of these output channels by itself."""
+        parts = [_after(part.map, transpose_by_channel(part.map, rho, rows), part.a) for part in self.factors()]
+        return _sum(parts)
+
+    def table(self, a: Tensor, rho: Tensor) -> Tensor:
+        """All pairs of channels at once, ``(K, batch, input channels, output channels)``, density first on the stack."""
+        if a.shape[0] > 1 and rho.shape[0] > 1:
+            a, rho = a.repeat(rho.shape[0], *(1,) * (a.ndim - 1)), rho.repeat_interleave(a.shape[0], 0)
+        return _sum([channel_table(part.map, times(a, part.a), rho) for part in self.factors()])
+
+    def ways(self, neurons: Tensor) -> list[Way]:
+        """For the identity block of a plain term."""
+        total: Tensor | None = None
+        node = self.factors.below
+        for part in self.factors():
+            assert self.factors.is_identity, "a linear step leads from a neuron to many"
+            entry = at(part.a, node.shape, neurons, node.value.dtype) * getattr(part.map, "weight", 1.0)
+            total = entry if total is None else total + entry
+        return [] if total is None else [(neurons, total)]
+
+
+def _after(map: LinearMap, fresh: Tensor, a: Scale) -> Tensor:
+    if isinstance(a, Tensor) and isinstance(map, Convolution | Dense):
+        return fresh.mul_(a)  # nobody else has seen it yet: no need for another tensor
+    return times(fresh, a)
+
+
+def _sum(parts: list[Tensor]) -> Tensor:
+    return sum(parts[1:], parts[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Softmaxed(Map):
+    """A softmax under its own rule, ``T_ij = x_i s_j (delta_ij - s_i)``: from logits, whose unit is 1, along ``dim``."""
+
+    diagonal: Callable[[], tuple[Tensor, Tensor, Tensor]]
+    """Of logit i: its entry to output i over s_i, its entry to any other output j over s_j; and what s stands for."""
+    dim: int
+
+    def apply(self, a: Tensor) -> Tensor:
+        own, other, s = self.diagonal()
+        return s * ((own - other) * a + torch.sum(other * a, self.dim + 1, keepdim=True))
+
+    def transpose(self, rho: Tensor) -> Tensor:
+        own, other, s = self.diagonal()
+        rho = rho * s
+        return (own - other) * rho + other * rho.sum(self.dim + 1, keepdim=True)

@@ -1,0 +1,367 @@
+"""The relevance network: nodes with units, and the linear maps between them.
+
+A node's **unit** is what its relevance is a multiple of. A density ``rho`` travels down by the transposes of the maps,
+and ``R(n) = unit_n rho_n``; an amount travels up by the maps, and where it meets densities the relevance is the sum of
+their products. The maps of a node carry the units of what it reads to its own unit: no column sum, no zero test and no
+division is left but where a map is built.
+
+A tensor of the captured network has a **plain** node, whose unit is its value (or 1, where a rule reads it whose entries
+do not vanish with the value). Where a sum reads it as a branch, it has a node for its part of the sum's columns; the
+walks through a tensor are those through all of its nodes. Biases, offsets and sinks are **drains**: nodes where walks
+begin, with the unit 1. A **column** node stands between a plain node and its blocks where a rule divides by column sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from nrm.capture import Tape
+from nrm.errors import MassError
+from nrm.operators import LinearMap, Slice
+from nrm.rules import Composite
+from nrm.steps.assignment import Assignment
+from nrm.steps.blocks import is_proportional
+from nrm.steps.columns import Column, make_column
+from nrm.steps.drains import drain_index, drain_shape, narrowed, widened
+from nrm.steps.factors import FactorStore
+from nrm.steps.families import family_of
+from nrm.steps.maps import Drained, Factored, Local, Map, Scale
+from nrm.steps.messages import Amounts, Arrivals, Delivery, Piece, Product, total_of
+from nrm.steps.nodes import BRANCH, COLUMN, DRAIN, PLAIN, Link, RelevanceNode
+
+class Network:
+    """A tape under rules, as nodes and maps. Knows steps; knows no questions.
+
+    ``mode`` is "" for the measure itself; the twins of absolute entries have another one (:class:`FactorStore`).
+    """
+
+    def __init__(
+        self, tape: Tape, composite: Composite, *, bias: str, zero: str = "sink", normalize: bool | str = True,
+        spread: bool = False, mode: str = "", rules: Assignment | None = None,
+    ) -> None:  # fmt: skip
+        self.tape = tape
+        self.composite = composite
+        self.bias = bias
+        self.zero = zero
+        self.normalize = normalize
+        self.spread = spread
+        self.mode = mode
+        self.rules = Assignment(tape, composite, bias) if rules is None else rules
+        self.factors = FactorStore(tape, mode)
+        self.nodes: list[RelevanceNode] = []
+        self.of: dict[int, list[int]] = {}
+        """The nodes through which walks pass a tensor."""
+        self.columns: dict[int, Column] = {}
+        self._known: dict[Hashable, int] = {}
+        self._ones: set[int] = set()
+        self._ones = self._find_ones()
+        self._units: dict[int, Tensor] = {}
+        self._twins: dict[str, Network] = {}
+        self._noise: torch.Generator | None = None
+        self._build()
+
+    # ---- building --------------------------------------------------------------------------------------------
+
+    def _find_ones(self) -> set[int]:
+        """The tensors whose unit is 1: a rule reads them whose entries do not vanish with the value."""
+        top = self.tape.output
+        converts = self.rules.is_terminal(top) and not is_proportional(self, top)  # then an output of 0 may be explained
+        ones = {top} if self.spread or converts else set()
+        plain = {top}
+        for node in reversed(self.tape.nodes):
+            if node.index in plain:
+                family = family_of(node.op)
+                plain.update(family.reads(self, node))
+                ones.update(family.ones(self, node, node.index in ones))
+        return ones
+
+    def _build(self) -> None:
+        self.plain(self.tape.output)
+        for i in range(self.tape.output, -1, -1):
+            if (i, PLAIN) in self._known:
+                family_of(self.tape.nodes[i].op).connect(self, self.tape.nodes[i])
+
+    def node(self, key: Hashable, tensor: int, kind: str, port: str = "") -> tuple[RelevanceNode, bool]:
+        """The node under a key, and whether it is new."""
+        if key in self._known:
+            return self.nodes[self._known[key]], False
+        made = RelevanceNode(len(self.nodes), tensor, kind, port)
+        self.nodes.append(made)
+        self._known[key] = made.index
+        if kind in (PLAIN, BRANCH):
+            self.of.setdefault(tensor, []).append(made.index)
+        return made, True
+
+    def plain(self, i: int) -> RelevanceNode:
+        """The node of a tensor by itself."""
+        return self.node((i, PLAIN), i, PLAIN)[0]
+
+    def plain_index(self, i: int) -> int | None:
+        """The index of that node, if there is one."""
+        return self._known.get((i, PLAIN))
+
+    def drain(self, i: int, port: str) -> RelevanceNode:
+        """The drain of a tensor's step: its bias, offset or sink."""
+        return self.node((i, port), i, DRAIN, port)[0]
+
+    def is_one(self, i: int) -> bool:
+        """Whether the unit of a tensor's plain node is 1."""
+        return i in self._ones
+
+    def link(self, above: RelevanceNode, below: RelevanceNode, map: Map) -> None:
+        """Puts a map between two nodes."""
+        above.links.append(Link(below.index, map))
+        below.readers += 1
+
+    def local(self, i: int, j: int, move: LinearMap | None = None, post: Scale = None, pre: Scale = None) -> Local:
+        """A local map from tensor j to tensor i."""
+        if self.mode:
+            pre, post = (None if s is None else abs(s) for s in (pre, post))
+        nodes = self.tape.nodes
+        return Local(nodes[j].shape, nodes[i].shape, self.tape.dtype, pre, move, post)
+
+    def drained(self, i: int, form: Callable[[], Tensor]) -> Drained:
+        """The map from the bias or offset of a tensor's step; ``form`` gives the entry of every neuron."""
+        node, tape = self.tape.nodes[i], self.tape
+        return Drained(
+            lambda v: widened(tape, node, v), lambda m: narrowed(tape, node, m),
+            lambda: drain_index(tape, node, "bias"), node.shape, lambda: form().abs() if self.mode else form(),
+        )  # fmt: skip
+
+    def share(self, i: int, position: int) -> float:
+        """The coefficient of an input where several variables meet."""
+        alpha = self.rules.coefficient(i, position)
+        return abs(alpha) if self.mode else alpha
+
+    def per_unit(self, i: int, j: int) -> Tensor | None:
+        """What a map between the values of two tensors is multiplied with where only the lower one has the unit 1."""
+        return self.tape.nodes[i].value if self.is_one(j) and not self.is_one(i) else None
+
+    @property
+    def takes_shares(self) -> bool:
+        """Whether columns are normalized."""
+        return self.normalize is True
+
+    # ---- twins -----------------------------------------------------------------------------------------------
+
+    def twin(self, mode: str) -> Network:
+        """The network of absolute entries ("absolute"), or of bounds of their sums ("bound")."""
+        if mode not in self._twins:
+            self._twins[mode] = Network(
+                self.tape, self.composite, bias=self.bias, zero=self.zero, normalize=self.normalize,
+                spread=self.spread, mode=mode, rules=self.rules,
+            )  # fmt: skip
+            self._twins[mode]._twins = {"": self}
+        return self._twins[mode]
+
+    def absolute(self, steps: Iterable[int]) -> Network:
+        """The network of absolute entries, at least for these steps: its relevances bound the sums of absolute ones.
+
+        Entries that are sums of several factors are bounded by the sum of the factors' absolute values. A network
+        whose steps have no negative entries, between units of one sign, is its own.
+        """
+        if self.mode:
+            return self
+        return self if self.takes_shares and all(self.is_nonnegative(i) for i in steps) else self.twin("absolute")
+
+    def is_nonnegative(self, i: int) -> bool:
+        """Whether a step is known to have no negative shares."""
+        if any(self.rules.coefficient(i, p) < 0 for p in range(len(self.tape.nodes[i].inputs))):
+            return False
+        if self.rules.is_terminal(i):
+            return all(rule.nonnegative for rule in self.rules.leaves(i))
+        return family_of(self.tape.nodes[i].op).is_nonnegative(self, self.tape.nodes[i])
+
+    def perturbed(self, seed: int = 0) -> Network:
+        """The network with everything that is rounded on the way down changed by a random relative eps."""
+        twin = Network(
+            self.tape, self.composite, bias=self.bias, zero=self.zero, normalize=self.normalize, spread=self.spread,
+            rules=self.rules,
+        )  # fmt: skip
+        twin._twins = {"": self, **self._twins}
+        twin.columns = {i: column.perturbed(self, i, seed) for i, column in self.columns.items()}
+        twin._noise = torch.Generator().manual_seed(seed)
+        return twin
+
+    # ---- units -----------------------------------------------------------------------------------------------
+
+    def unit(self, index: int) -> Tensor | None:
+        """The unit of a node; None stands for 1 at every neuron."""
+        node = self.nodes[index]
+        if node.kind == DRAIN or (node.kind == PLAIN and node.tensor in self._ones):
+            return None
+        if node.kind == PLAIN:
+            value = self.tape.nodes[node.tensor].value
+            return value.abs() if self.mode else value
+        if index not in self._units:
+            unit = self._risen(node)
+            if node.readers < 2:
+                return unit
+            self._units[index] = unit
+        return self._units[index]
+
+    def full_unit(self, index: int) -> Tensor:
+        """The unit of a node in its full shape."""
+        unit = self.unit(index)
+        if unit is not None:
+            return unit
+        node, like = self.nodes[index], self.tape.nodes[self.nodes[index].tensor]
+        shape = drain_shape(self.tape, like, node.port) if node.port else tuple(like.shape)
+        return torch.ones(shape, dtype=self.tape.dtype, device=like.value.device)
+
+    def _risen(self, node: RelevanceNode) -> Tensor:
+        """The unit of a branch or a column: what the units below add up to."""
+        parts = [link.map.apply(self.full_unit(link.to)[None])[0] for link in node.links]
+        if parts:
+            return sum(parts[1:], parts[0])
+        return torch.zeros_like(self.tape.nodes[node.tensor].value)
+
+    def converts(self, i: int) -> bool:
+        """Whether the columns of a step are divided by their sums."""
+        return (i, COLUMN, 0) in self._known
+
+    def column(self, i: int) -> Column:
+        """What the columns of a converting step are divided by; computed once."""
+        if i not in self.columns:
+            if self.mode:
+                self.columns[i] = self._twins[""].column(i).absolute()
+            else:
+                self.columns[i] = make_column(self, i)
+        return self.columns[i]
+
+    def leave(self, i: int) -> None:
+        """Forgets the units of a tensor that a sweep has passed."""
+        for network in (self, *self._twins.values()):
+            for index in self.of.get(i, ()):
+                network._units.pop(index, None)
+
+    def release(self) -> None:
+        """Forgets columns and units; they are computed again when asked for."""
+        for network in (self, *self._twins.values()):
+            network.columns.clear()
+            network._units.clear()
+            network.factors.forget()
+        self._twins.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the columns."""
+        return sum(t.numel() * t.element_size() for column in self.columns.values() for t in column.tensors)
+
+    # ---- toward the input ------------------------------------------------------------------------------------
+
+    def pull(self, i: int, arrivals: Arrivals) -> tuple[list[Delivery], dict[str, Tensor]]:
+        """One step toward the inputs: what each tensor below receives, and the relevance of the step's own drains."""
+        deliveries: list[Delivery] = []
+        drains: dict[str, Tensor] = {}
+        for index, rho in arrivals.items():
+            self._fall(i, self.nodes[index], rho, deliveries, drains)
+        self.leave(i)
+        return deliveries, drains
+
+    def _fall(
+        self, i: int, node: RelevanceNode, rho: Tensor, deliveries: list[Delivery], drains: dict[str, Tensor]
+    ) -> None:
+        if self._noise is not None:
+            eps = torch.finfo(rho.dtype).eps
+            rho = rho * (1 + eps * torch.randn(rho.shape, generator=self._noise).to(rho))
+        for to, map in node.links:
+            below = self.nodes[to]
+            if below.kind not in (DRAIN, COLUMN) and type(map) is Local and isinstance(map.move, Slice):
+                if map.pre is None and map.post is None:  # put together with other pieces when it is read
+                    deliveries.append(Delivery(below.tensor, Arrivals(pieces={to: Piece(map.move, rho)})))
+                    continue
+            moved = map.transpose(rho)
+            if moved is None:
+                continue
+            if below.kind == DRAIN:
+                if below.port == "sink":
+                    self._refuse_dead(i, moved)
+                drains[below.port] = drains[below.port] + moved if below.port in drains else moved
+            elif below.kind == COLUMN:
+                self._fall(i, below, moved, deliveries, drains)
+            else:
+                deliveries.append(Delivery(below.tensor, Arrivals({to: moved})))
+
+    def _refuse_dead(self, i: int, lost: Tensor) -> None:
+        if self.zero == "error" and bool(lost.any()):
+            raise MassError(
+                "relevance arrives at columns that sum to 0", where=self.tape.nodes[i].name,
+                got=f"{int((lost != 0).sum())} columns",
+                hint="zero='sink' or zero='uniform', another rule for this layer, or bias='input'",
+            )  # fmt: skip
+
+    # ---- toward the output -----------------------------------------------------------------------------------
+
+    def amounts(self, i: int, below: Amounts) -> dict[int, Tensor]:
+        """The amounts at every node of a tensor, from those below it; what is left out is 0 everywhere."""
+        found = {index: self.amount(self.nodes[index], below) for index in self.of.get(i, ())}
+        return {index: a for index, a in found.items() if a is not None}
+
+    def amount(self, node: RelevanceNode, below: Amounts) -> Tensor | None:
+        """The amount at one node."""
+        parts: list[Tensor] = []
+        for to, map in node.links:
+            lower = self.nodes[to]
+            if lower.kind == DRAIN:
+                a = below.drain(node.tensor, lower.port)
+            elif lower.kind == COLUMN:
+                a = self.amount(lower, below)
+            else:
+                many = below.together(to, node.tensor)
+                if many is not None and isinstance(map, Factored):
+                    parts.append(map.apply_by_channel(*many))
+                    continue
+                a = below.at(to, node.tensor)
+            if a is not None:
+                parts.append(map.apply(a))
+        return sum(parts[1:], parts[0]) if parts else None
+
+    # ---- reading ---------------------------------------------------------------------------------------------
+
+    def relevance(self, arrivals: Arrivals) -> Tensor | None:
+        """The relevance of every neuron of a tensor or drain from what has arrived there. None is 0."""
+        return total_of(self.products(arrivals))
+
+    def products(self, arrivals: Arrivals) -> list[Product]:
+        """The relevance of every neuron as sums of products: densities times units."""
+        units = ((rho, self.unit(index)) for index, rho in arrivals.items())
+        return [Product(rho, None if unit is None else unit[None]) for rho, unit in units]
+
+    def started(self, relevance: Tensor) -> Arrivals:
+        """The relevance of the output's neurons as densities; outputs without relevance may be 0."""
+        top = self.plain(self.tape.output)
+        unit = self.unit(top.index)
+        if unit is None:
+            return Arrivals({top.index: relevance})
+        live = relevance != 0
+        return Arrivals({top.index: torch.where(live, relevance / torch.where(live, unit, torch.ones_like(unit)), 0.0)})
+
+    def magnitudes(self, arrivals: Arrivals) -> Arrivals:
+        """Densities whose relevance is the absolute value of what has arrived, for :meth:`absolute`'s network."""
+        found = {}
+        for index, rho in arrivals.items():
+            unit = None if self.mode else self.unit(index)
+            found[index] = rho.abs() if unit is None else rho.abs() * unit.sign()
+        return Arrivals(found)
+
+    def mixing(self, i: int, arrivals: Arrivals) -> Iterator[tuple[Factored, Tensor]]:
+        """What has arrived at a linear step, as densities of the maps that mix its channels."""
+        for index, rho in arrivals.items():
+            yield from self._mixing(self.nodes[index], rho)
+
+    def _mixing(self, node: RelevanceNode, rho: Tensor) -> Iterator[tuple[Factored, Tensor]]:
+        for to, map in node.links:
+            if isinstance(map, Factored):
+                yield map, rho
+            elif self.nodes[to].kind == COLUMN:
+                moved = map.transpose(rho)
+                if moved is not None:
+                    yield from self._mixing(self.nodes[to], moved)
+
+    def drain_shape(self, i: int, port: str) -> tuple[int, ...]:
+        """The shape of a drain: a sink has one neuron per column, a bias or offset one per sample and channel."""
+        return drain_shape(self.tape, self.tape.nodes[i], port)
