@@ -113,6 +113,7 @@ def both(case: Case, rules: Rules, targets: Sequence[int] | str, **options: str)
         except brute.TooManyWalks:
             assume(False)
         assume(sum(abs(r) for _, r in found) < 1e4)
+        assume(not limits(twin, found))
         twins.append(twin)
         lists.append(found)
     R = ask(case, rules, targets if isinstance(targets, str) else torch.tensor(targets), **options)
@@ -122,6 +123,14 @@ def both(case: Case, rules: Rules, targets: Sequence[int] | str, **options: str)
             R(R.output)
         return both(case, rules, targets, **(options | {"zero": "uniform"}))
     return Both(case, rules, R, twins, lists)
+
+
+def limits(twin: Twin, found: Sequence[tuple[Walk, float]]) -> bool:
+    """Whether a column without mass is reached that is the limit of columns with mass, which shares cannot express."""
+    net = twin.net
+    exact = {(name, int(j)) for name, dead in net.dead.items() if net.proportional[name] for j in dead.nonzero()}
+    zero = {(net.output, int(j)) for j in (net.values[net.output] == 0).nonzero()}
+    return any(place in exact or place in zero for walk, relevance in found for place in walk if relevance)
 
 
 def sinks(found: Sequence[tuple[Walk, float]]) -> dict[str, float]:

@@ -81,6 +81,7 @@ def test_coefficients_of_a_sum(skip: float, branch: float, seed: int) -> None:
     through, around = branch * h[:, None] * w, skip * torch.diag(x[0])
     z = through.sum(0) + around.sum(0)
     assume(bool((z.abs() > 1e-3 * (through.abs().sum(0) + around.abs().sum(0))).all()) and bool((z != 0).all()))
+    assume(float(model(x)[0, 0].detach()) != 0)
     R = nrm.measure(
         model, x, target=0, dtype=torch.float64, zero="uniform",
         rules={"/add": nrm.Sum(alpha={"skip": skip, "branch": branch}), "*": nrm.LRP0()},

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import nrm
 from nrm.measure.memory import memory_bound
 from nrm.questions.answer import Answerer
-from nrm.rules import Network
+from nrm.steps import Network
 
 
 def network() -> nn.Module:
@@ -58,19 +58,19 @@ def test_a_bound_changes_no_number(ask: Callable[[nrm.Measure], Tensor]) -> None
 
 def test_chunks_follow_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     stacks: list[int] = []
-    pull, value = Network.pull, Network.value
+    pull, value = Network.pull, Network.amounts
 
     def spy_pull(self: Any, i: int, arrivals: Any) -> Any:
-        stacks.append(0 if arrivals.message is None else arrivals.message.shape[0])
+        stacks.append(max((t.shape[0] for t in arrivals.tensors), default=0))
         return pull(self, i, arrivals)
 
     def spy_value(self: Any, i: int, below: Any) -> Any:
         found = value(self, i, below)
-        stacks.append(0 if found is None else found.shape[0])
+        stacks.append(max((t.shape[0] for t in found.values()), default=0))
         return found
 
     monkeypatch.setattr(Network, "pull", spy_pull)
-    monkeypatch.setattr(Network, "value", spy_value)
+    monkeypatch.setattr(Network, "amounts", spy_value)
     largest = {}
     for memory in ("1 GiB", "1 MiB"):
         R = nrm.measure(network(), image(), memory=memory)

@@ -103,6 +103,7 @@ class Network:
         self.values: dict[str, Tensor] = {}
         self.shares: dict[str, list[Share]] = {}  # of every tensor that is not a source
         self.dead: dict[str, Tensor] = {}  # columns without mass
+        self.proportional: dict[str, bool] = {}  # whether columns sum to the value: then none is without mass
         self.condition: dict[str, Tensor] = {}  # sum |T| / |z| of the others
         self.output = ""
         self.relevance = torch.zeros(0)
@@ -132,6 +133,8 @@ class Network:
         if rule.kind == "alphabeta":
             parts = _alpha_beta(parts, rule.p, rule.q)
         z, absolute = sum(p.sum(0) for p in parts), sum(p.abs().sum(0) for p in parts)
+        exact = all(b.rule is not None and b.rule.kind == "lrp0" and b.alpha == 1 for b in blocks)
+        self.proportional[name] = exact and (self.bias == "input" or shift is None or not bool(shift.any()))
         self.dead[name] = dead = z.abs() <= 8 * EPS * absolute
         self.condition[name] = torch.where(dead, 1.0, absolute / torch.where(dead, 1.0, z.abs()))
         parts = [torch.where(dead, 0.0, p / torch.where(dead, 1.0, z)) for p in parts]

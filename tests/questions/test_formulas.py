@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import nrm
 from nrm.questions import Formula
 from nrm.questions.formula import ATOMS
-from nrm.rules import Arrivals, Network
+from nrm.steps import Arrivals, Network
 from recurrent import Fused, Loop, layer
 
 a, b = nrm.layer("a"), nrm.layer("b")

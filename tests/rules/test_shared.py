@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import nrm
 from counting import Counting
-from nrm.rules.blocks import Blocks
+from nrm.steps import Network
 
 
 class DenseBlock(nn.Module):
@@ -40,12 +42,14 @@ def _measure(depth: int, rules: object) -> nrm.Measure:
 def test_what_is_shared_makes_no_difference(rule: nrm.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {"head": nrm.LRP0(), "*": rule}
     shared = _measure(4, rules)
-    monkeypatch.setattr(
-        Blocks,
-        "_rise_branch",
-        lambda self, j, keys, rule, below, override: self.rise(j, keys, rule, below, override=override),
-    )
+    node, number = Network.node, itertools.count()
+
+    def separate(self: Network, key: tuple[object, ...], tensor: int, kind: str, port: str = "") -> object:
+        return node(self, (*key, next(number)) if kind == "branch" else key, tensor, kind, port)
+
+    monkeypatch.setattr(Network, "node", separate)
     alone = _measure(4, rules)
+    assert len(alone._network.nodes) > len(shared._network.nodes)
     for question in (lambda R: R(R.input), lambda R: R(R["first"].channels, R["layers.2"].channels)):
         torch.testing.assert_close(question(shared), question(alone), rtol=1e-12, atol=1e-12)
 
@@ -63,5 +67,5 @@ def test_a_dense_block_costs_products_in_proportion_to_its_depth() -> None:
 def test_nothing_shared_is_held_after_the_sweep() -> None:
     R = _measure(4, {"head": nrm.LRP0(), "*": nrm.ZPlus()})
     R(R.input)
-    blocks = R._network.blocks
-    assert not any(known for part in (blocks, *blocks._twins.values()) for known in part._shared.values())
+    network = R._network
+    assert not any(part._units for part in (network, *network._twins.values()))

@@ -286,7 +286,7 @@ def check_measure(
         cuts = _cut_masses(network, base, batch)
         reached, negative, zero = _column_facts(network, base)
         ties = _count_ties(network, base)
-        precision = _measure_precision(network, target, base, batch)
+        precision = _measure_precision(network, base, batch)
     else:
         largest = torch.stack([torch.tensor(v) for v in variation.values()]).amax(0) if variation else torch.ones(batch)
         precision = tuple((largest * eps).tolist())
@@ -321,6 +321,17 @@ def check_measure(
         None if differs is None else (differs.node.name, differs.share), rounding,
         {k: tuple(v.tolist()) for k, v in sums.constants.items()},
     )  # fmt: skip
+
+
+def check_units(network: Network, target: Target, base: Base) -> Check:
+    """The light form for a sweep in units of the output: everything together is the output itself, also where it is 0."""
+    found = check_measure(network, target, base, full=False, units=True)
+    errors = []
+    for i, (mass, value) in enumerate(zip(found.mass, found.value, strict=True)):
+        size = max((row[i] for row in found.variation.values()), default=0.0)
+        if not abs(mass - value) <= PRECISION_RAISE * max(size, abs(value)):
+            errors.append((i, f"The input cut has {mass:.4g} of an output of {value:.4g}."))
+    return replace(found, errors=tuple(errors), cautions=())
 
 
 class Moved(NamedTuple):
@@ -520,9 +531,9 @@ def _column_facts(network: Network, base: Base) -> tuple[int, tuple[int, float],
     return reached, (negative, weight_negative / weight), (dead, weight_dead / weight)
 
 
-def _measure_precision(network: Network, target: Target, base: Base, batch: int) -> tuple[float, ...]:
+def _measure_precision(network: Network, base: Base, batch: int) -> tuple[float, ...]:
     """One more sweep with everything that is rounded changed by a relative eps: how much of the relevance changes?"""
-    other = base_sweep(network.perturbed(), target.start)
+    other = base_sweep(network.perturbed(), base.arrivals[network.tape.output])
     like = network.tape.nodes[network.tape.output].value
     difference, total = like.new_zeros(batch), like.new_zeros(batch)
     for node in network.tape.sources:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nrm.capture import Tape, capture_batch, plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.asking import Listener
-from nrm.measure.check import Check, Moved, check_measure, compare_outputs
+from nrm.measure.check import Check, Moved, check_measure, check_units, compare_outputs
 from nrm.measure.classes import named_target
 from nrm.measure.difference import Difference
 from nrm.measure.labels import Names, read_labels
@@ -168,8 +168,24 @@ class Measure(Weighing):
         """
         one = self._meant(read_question(question, None))
         meant = self if one is None else one
+        if bool((self._target.value == 0).any()):
+            return meant._without_shares()(*question)
         shares = meant._judged_in_units()(*question)
         return shares * meant.value.reshape(-1, *(1,) * (shares.ndim - 1))
+
+    def _without_shares(self) -> Self:
+        """A twin whose densities begin with 1 at the explained output instead of 1 over it: nothing is divided by 0."""
+        twin = copy.copy(self)
+        target, frame = self._target, self._places.frame(self._tape.nodes[self._tape.output])
+        one = frame.from_samples(target.allowed[None].to(target.start))
+        value = target.value.view(-1, *(1,) * len(target.shape))
+        relevance = frame.from_samples((frame.to_samples(target.start)[0] * value)[None])
+        twin._kept = Kept(self._network, relevance, self._memory // 8, density=one)
+        twin._places = Places(twin._kept)
+        self._origin.check_fresh()
+        with plain_execution():
+            twin._light = self._own_check(check_units(self._network, self._target, twin._kept.base))
+        return twin
 
     def _judged_in_units(self) -> Self:
         """A twin for answers in units of the output: its light check is about these, not about shares."""

@@ -49,9 +49,10 @@ class Messages:
 class Kept:
     """What a measure keeps: the base sweep, computed when first needed and again after a release; common messages."""
 
-    def __init__(self, network: Network, start: Tensor, bound: int) -> None:
+    def __init__(self, network: Network, start: Tensor, bound: int, density: Tensor | None = None) -> None:
         self.network = network
         self.start = start
+        self._density = density
         self.messages = Messages(bound)
         self._base: Base | None = None
 
@@ -60,7 +61,7 @@ class Kept:
         """The sweep without events."""
         if self._base is None:
             with plain_execution():
-                self._base = base_sweep(self.network, self.start)
+                self._base = base_sweep(self.network, self.network.started(self.start, self._density))
         return self._base
 
     @property

@@ -102,8 +102,8 @@ def held(tensors: Iterable[Tensor]) -> int:
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-def base_sweep(network: Network, start: Tensor) -> Base:
-    """From the output's relevance to the densities of everything."""
+def base_sweep(network: Network, start: Arrivals) -> Base:
+    """From what is at the output to the densities of everything."""
     base = Base(Arrived(network))
 
     def keep(site: Site, here: Arrivals) -> Arrivals:
@@ -113,7 +113,7 @@ def base_sweep(network: Network, start: Tensor) -> Base:
             base.arrivals.keep(site.node, here)
         return here
 
-    sweep(network, {network.tape.output: network.started(start)}, keep)
+    sweep(network, {network.tape.output: start}, keep)
     return base
 
 

@@ -13,6 +13,7 @@ begin, with the unit 1. A **column** node stands between a plain node and its bl
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
 import torch
@@ -60,6 +61,8 @@ class Network:
         self._ones = self._find_ones()
         self._units: dict[int, Tensor] = {}
         self._twins: dict[str, Network] = {}
+        self._source: Network | None = None
+        """What this network is a twin of."""
         self._noise: torch.Generator | None = None
         self._build()
 
@@ -80,9 +83,10 @@ class Network:
 
     def _build(self) -> None:
         self.plain(self.tape.output)
+        own = weakref.proxy(self)  # maps that look something up in the network must not keep it alive
         for i in range(self.tape.output, -1, -1):
             if (i, PLAIN) in self._known:
-                family_of(self.tape.nodes[i].op).connect(self, self.tape.nodes[i])
+                family_of(self.tape.nodes[i].op).connect(own, self.tape.nodes[i])
 
     def node(self, key: Hashable, tensor: int, kind: str, port: str = "") -> tuple[RelevanceNode, bool]:
         """The node under a key, and whether it is new."""
@@ -125,10 +129,10 @@ class Network:
 
     def drained(self, i: int, form: Callable[[], Tensor]) -> Drained:
         """The map from the bias or offset of a tensor's step; ``form`` gives the entry of every neuron."""
-        node, tape = self.tape.nodes[i], self.tape
+        node, tape, mode = self.tape.nodes[i], self.tape, self.mode
         return Drained(
             lambda v: widened(tape, node, v), lambda m: narrowed(tape, node, m),
-            lambda: drain_index(tape, node, "bias"), node.shape, lambda: form().abs() if self.mode else form(),
+            lambda: drain_index(tape, node, "bias"), node.shape, lambda: form().abs() if mode else form(),
         )  # fmt: skip
 
     def share(self, i: int, position: int) -> float:
@@ -154,7 +158,7 @@ class Network:
                 self.tape, self.composite, bias=self.bias, zero=self.zero, normalize=self.normalize,
                 spread=self.spread, mode=mode, rules=self.rules,
             )  # fmt: skip
-            self._twins[mode]._twins = {"": self}
+            self._twins[mode]._source = weakref.proxy(self)
         return self._twins[mode]
 
     def absolute(self, steps: Iterable[int]) -> Network:
@@ -181,7 +185,6 @@ class Network:
             self.tape, self.composite, bias=self.bias, zero=self.zero, normalize=self.normalize, spread=self.spread,
             rules=self.rules,
         )  # fmt: skip
-        twin._twins = {"": self, **self._twins}
         twin.columns = {i: column.perturbed(self, i, seed) for i, column in self.columns.items()}
         twin._noise = torch.Generator().manual_seed(seed)
         return twin
@@ -227,7 +230,8 @@ class Network:
         """What the columns of a converting step are divided by; computed once."""
         if i not in self.columns:
             if self.mode:
-                self.columns[i] = self._twins[""].column(i).absolute()
+                assert self._source is not None
+                self.columns[i] = self._source.column(i).absolute()
             else:
                 self.columns[i] = make_column(self, i)
         return self.columns[i]
@@ -331,14 +335,19 @@ class Network:
         units = ((rho, self.unit(index)) for index, rho in arrivals.items())
         return [Product(rho, None if unit is None else unit[None]) for rho, unit in units]
 
-    def started(self, relevance: Tensor) -> Arrivals:
-        """The relevance of the output's neurons as densities; outputs without relevance may be 0."""
-        top = self.plain(self.tape.output)
-        unit = self.unit(top.index)
+    def started(self, relevance: Tensor, density: Tensor | None = None) -> Arrivals:
+        """The relevance of the output's neurons as densities, or densities themselves where they are known.
+
+        Nothing is a share of an output of 0: its density would be infinite, and is left out.
+        """
+        top = self.plain(self.tape.output).index
+        unit = self.unit(top)
         if unit is None:
-            return Arrivals({top.index: relevance})
-        live = relevance != 0
-        return Arrivals({top.index: torch.where(live, relevance / torch.where(live, unit, torch.ones_like(unit)), 0.0)})
+            return Arrivals({top: relevance})
+        if density is not None:
+            return Arrivals({top: density})
+        live = (relevance != 0) & (unit != 0)
+        return Arrivals({top: torch.where(live, relevance / torch.where(live, unit, torch.ones_like(unit)), 0.0)})
 
     def magnitudes(self, arrivals: Arrivals) -> Arrivals:
         """Densities whose relevance is the absolute value of what has arrived, for :meth:`absolute`'s network."""
