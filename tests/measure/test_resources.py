@@ -144,7 +144,7 @@ def no_collector() -> Iterator[None]:
 
 def alive(R: nrm.Measure) -> list[weakref.ref[Tensor]]:
     held = [node.value for node in R._network.tape.nodes]
-    held += [a.message for a in R.base.arrivals.values() if a.message is not None]
+    held += R.base.arrivals.tensors
     return [weakref.ref(t) for t in held]
 
 

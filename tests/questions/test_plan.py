@@ -13,6 +13,7 @@ from nrm.measure.measure import Measure
 from nrm.questions.answer import Answerer
 from nrm.questions.plan import make_plan
 from nrm.questions.stops import stops_for
+from nrm.steps import Network
 
 LAYERS = ("input", "c1", "r1", "c2", "b2", "/add", "c3", "fc")
 
@@ -175,14 +176,14 @@ def test_blocks_without_any_message_are_left_out(monkeypatch: pytest.MonkeyPatch
         model[0].bias[[1, 4]] = -100.0  # these neurons never fire
     R = nrm.measure(model, torch.rand(2, 5, dtype=torch.float64))
     stacks = []
-    pull = nrm.rules.network.Network.pull
+    pull = Network.pull
 
     def watched(self: object, i: int, arrivals: object) -> object:
-        stacks.append(arrivals.message.shape[0])  # type: ignore[attr-defined]
+        stacks.extend(len(t) for t in arrivals.tensors)  # type: ignore[attr-defined]
         return pull(self, i, arrivals)  # type: ignore[arg-type]
 
     R.base
-    monkeypatch.setattr("nrm.rules.network.Network.pull", watched)
+    monkeypatch.setattr(Network, "pull", watched)
     stops = stops_for((R["1"].groups(torch.arange(6)), R.input), R._places.resolve)
     answerer = Answerer(R._network, R.base, memory=10**9, progress=lambda chunks, _: chunks)
     with torch.no_grad():
@@ -243,8 +244,8 @@ def test_a_block_whose_message_cancels_is_not_left_out() -> None:
 
 def test_a_plan_computes_nothing_and_says_what_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
     R = network("epsilon-plus", "input")
-    monkeypatch.setattr("nrm.rules.network.Network.pull", None)
-    monkeypatch.setattr("nrm.rules.network.Network.value", None)
+    monkeypatch.setattr(Network, "pull", None)
+    monkeypatch.setattr(Network, "amounts", None)
     plan = R.plan(R["r1"].channels, R["c2"].channels)
     assert plan.strategy == "contract"
     assert plan.shape == (2, 6, 6)
@@ -268,9 +269,9 @@ def test_messages_of_fixed_events_are_kept_under_a_bound(monkeypatch: pytest.Mon
     assert 0 < nbytes <= bound
     assert R.nbytes > nbytes
     steps = []
-    value, pull = nrm.rules.network.Network.value, nrm.rules.network.Network.pull
-    monkeypatch.setattr("nrm.rules.network.Network.value", lambda *a: steps.append(a[1]) or value(*a))
-    monkeypatch.setattr("nrm.rules.network.Network.pull", lambda *a: steps.append(a[1]) or pull(*a))
+    amounts, pull = Network.amounts, Network.pull
+    monkeypatch.setattr(Network, "amounts", lambda *a: steps.append(a[1]) or amounts(*a))
+    monkeypatch.setattr(Network, "pull", lambda *a: steps.append(a[1]) or pull(*a))
     assert torch.equal(R(event, *pairs), first[0])
     again = len(steps)
     assert torch.equal(R(concept, *pairs), first[1])

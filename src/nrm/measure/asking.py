@@ -38,8 +38,8 @@ from nrm.questions.stops import Stop, stops_for
 from nrm.questions.sweep import Base, Site
 from nrm.questions.tracked import TrackedPlan, answer_tracked, plan_tracked
 from nrm.questions.values import Layer, Partition, Set, Stack
-from nrm.steps import Network
 from nrm.search import Flows, Found, Request, Side, Walk, find_flows, find_walks, ordered
+from nrm.steps import Network
 from nrm.tables import Results
 
 Listener = Callable[[int, int | None], None]

@@ -324,7 +324,7 @@ def check_measure(
 
 
 def check_units(network: Network, target: Target, base: Base) -> Check:
-    """The light form for a sweep in units of the output: everything together is the output itself, also where it is 0."""
+    """The light form for a sweep in units of the output: everything together is the output, also where it is 0."""
     found = check_measure(network, target, base, full=False, units=True)
     errors = []
     for i, (mass, value) in enumerate(zip(found.mass, found.value, strict=True)):

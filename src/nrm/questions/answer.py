@@ -14,8 +14,8 @@ from nrm.errors import MemoryLimitError, RuleError
 from nrm.questions.adjacent import adjacent_table
 from nrm.questions.kept import Messages
 from nrm.questions.plan import ROOM, Plan, size_text, widest
-from nrm.questions.stops import Stop, axes_of
 from nrm.questions.rise import Pushed, products_at
+from nrm.questions.stops import Stop, axes_of
 from nrm.questions.sweep import Base, Site, arrivals_at, between, pull_each, pull_to
 from nrm.questions.values import Set
 from nrm.steps import Arrivals, Network, total_of
@@ -119,7 +119,10 @@ class Answerer:
                 return list(range(stop.count))
         if arrivals is None:
             return []
-        size = sum(t.abs().expand(t.shape[0], *stop.frame.shape) for t in arrivals.tensors)  # where units are 0, too
+        size: Tensor | float = 0.0
+        for node, rho in arrivals.items():
+            reach = self.network.reach(node)
+            size = size + (rho.abs() if reach is None else rho.abs() * reach).expand(rho.shape[0], *stop.frame.shape)
         found: list[int] = stop.read(torch.as_tensor(size)).flatten(2).amax((0, 1)).nonzero()[:, 0].tolist()
         return found
 

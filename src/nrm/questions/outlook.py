@@ -46,30 +46,31 @@ class Outlook:
         return self
 
     def ahead(self, arrivals: Arrivals, i: int) -> list[Tensor]:
-        """The relevance of every neuron of a tensor from densities behind it, all states together, as tensors to add."""
-        rows = len(self._course.inner[i])
-        found = []
+        """The relevance of every neuron of a tensor from densities behind it, over all states, as tensors to add."""
+        network, rows, found = self._network, len(self._course.inner[i]), []
         for node, rho in arrivals.items():
-            amount = self._network.amount(self._network.nodes[node], self) if i in self._open else self._network.unit(node)
-            if amount is None and i in self._open:
-                continue
             densities = rho.reshape(rows, -1, *rho.shape[1:])
-            if amount is not None:
-                densities = densities * (amount[:, None] if i in self._open else amount)
-            found.append(densities.sum(0))
+            if i in self._open:
+                amount = network.amount(network.nodes[node], self)
+                if amount is not None:
+                    found.append((densities * amount[:, None]).sum(0))
+            else:
+                unit = network.unit(node)
+                found.append((densities if unit is None else densities * unit).sum(0))
         return found
 
     # ---- the protocol of Amounts -----------------------------------------------------------------------------
 
     def at(self, node: int, consumer: int) -> Tensor | None:
         """The amounts at a node as one of its tensor's consumers sees it."""
-        i = self._network.nodes[node].tensor
-        if not self._course.passes(Site(i, consumer)):
+        network, course = self._network, self._course
+        i = network.nodes[node].tensor
+        if not course.passes(Site(i, consumer)):
             return None
         amount = self._amounts.get(i, {}).get(node)
         if i not in self._open:
-            amount = self._network.full_unit(node).expand(len(self._course.inner[i]), *self._network.tape.nodes[i].shape)
-        return None if amount is None else self._course.turn(Site(i, consumer)).up(self._course.turn(Site(i)).up(amount))
+            amount = network.full_unit(node).expand(len(course.inner[i]), *network.tape.nodes[i].shape)
+        return None if amount is None else course.turn(Site(i, consumer)).up(course.turn(Site(i)).up(amount))
 
     def together(self, node: int, consumer: int) -> None:
         """States are apart."""

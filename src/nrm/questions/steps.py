@@ -74,25 +74,29 @@ def _restarted(network: Network, base: Base, upper: Sequence[int], lower: Sequen
     widest = max(node.value.numel() for node in nodes[min(lower) : max(upper) + 1]) if min(lower) <= max(upper) else 1
     many = max(1, memory // (8 * widest * like.element_size()))
     for begin in range(0, len(upper), many):
-        chunk = upper[begin : begin + many]
-        starts = {}
-        for k, i in enumerate(chunk):
-            arrived = base.arrivals.get(i)
-            if arrived is not None:
-                one = like.new_zeros(len(chunk), *(1,) * nodes[i].value.ndim)
-                one[k] = 1.0
-                starts[i] = arrived.masked(one)
-
-        def read(site: Site, here: Arrivals, columns: slice = slice(begin, begin + len(chunk))) -> Arrivals | None:
-            relevance = network.relevance(here) if site.node in lower and site == Site(site.node) else None
-            if relevance is not None:
-                sums = frame_at(network, site).to_samples(relevance).flatten(2).sum(2).T
-                for k in (k for k, j in enumerate(lower) if j == site.node):
-                    table[:, columns, k] = sums
-            return here if site.node > min(lower) or site.consumer is not None else None
-
-        sweep(network, starts, read)
+        _restart(network, base, upper[begin : begin + many], lower, table[:, begin : begin + many])
     return table
+
+
+def _restart(network: Network, base: Base, upper: Sequence[int], lower: Sequence[int], table: Tensor) -> None:
+    """Fills the rows of some upper nodes, each with a place of its own on the stack."""
+    starts = {}
+    for k, i in enumerate(upper):
+        arrived = base.arrivals.get(i)
+        if arrived is not None:
+            one = table.new_zeros(len(upper), *(1,) * network.tape.nodes[i].value.ndim)
+            one[k] = 1.0
+            starts[i] = arrived.masked(one)
+
+    def read(site: Site, here: Arrivals) -> Arrivals | None:
+        relevance = network.relevance(here) if site.node in lower and site == Site(site.node) else None
+        if relevance is not None:
+            sums = frame_at(network, site).to_samples(relevance).flatten(2).sum(2).T
+            for k in (k for k, j in enumerate(lower) if j == site.node):
+                table[:, :, k] = sums
+        return here if site.node > min(lower) or site.consumer is not None else None
+
+    sweep(network, starts, read)
 
 
 def _step(index: Any, count: int, chosen: Set) -> int:

@@ -27,9 +27,14 @@ from nrm.rules.rules import (
 )
 
 __all__ = [
+    "CONSTANT",
+    "LINEAR",
+    "LRP0",
+    "NAMES",
+    "NEGATIVE",
+    "POSITIVE",
     "AlphaBeta",
     "Between",
-    "CONSTANT",
     "Choice",
     "Composite",
     "EntryEpsilon",
@@ -40,12 +45,7 @@ __all__ = [
     "Gradient",
     "IntegratedGradients",
     "Key",
-    "LINEAR",
-    "LRP0",
-    "NAMES",
-    "NEGATIVE",
     "Occlusion",
-    "POSITIVE",
     "Pass",
     "Product",
     "Rule",

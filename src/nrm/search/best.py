@@ -1,7 +1,7 @@
 """The best way down from every neuron: max-product message passing from the inputs to the output.
 
-``up(j)`` is the largest product of entries along a partial walk from neuron j down to any input or drain, times the unit
-there, and ``down(j)`` the largest magnitude of a negative one. With an entry ``T`` from j to i::
+``up(j)`` is the largest product of entries along a partial walk from neuron j down to any input or drain, times the
+unit there, and ``down(j)`` the largest magnitude of a negative one. With an entry ``T`` from j to i::
 
     up(j)   = max over i of  T up(i) if T > 0,  -T down(i) if T < 0
     down(j) = max over i of  T down(i) if T > 0,  -T up(i) if T < 0

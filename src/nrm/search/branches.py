@@ -21,9 +21,9 @@ Via = tuple[tuple[int, Tensor], ...]
 class Branch:
     """One way on from some neurons: to one neuron each of node ``to``, or through a linear step to its window.
 
-    ``at`` is the neuron below, of ``to`` or of the linear step's output, and ``entry`` the entry between. Through a linear
-    step there are such entries for each of its maps (``windows``), which its own entries are multiplied with. ``leaf`` is
-    that step's tensor; ``via`` are the tensors inside the fused step, each with its neurons.
+    ``at`` is the neuron below, of ``to`` or of the linear step's output, and ``entry`` the entry between. Through a
+    linear step there are such entries for each of its maps (``windows``), which its own entries are multiplied with.
+    ``leaf`` is that step's tensor; ``via`` are the tensors inside the fused step, each with its neurons.
     """
 
     to: int

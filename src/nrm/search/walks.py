@@ -259,8 +259,9 @@ class Search:
         maps = list(way.windows)
         entry = torch.zeros(len(index), dtype=torch.float64, device=index.device)
         for k, a, rows in factors(field, maps, c):
-            share = a.expand(node.shape).reshape(-1)[index].double() if isinstance(a, Tensor) else 1.0 if a is None else a
-            entry += share * rows[0][inside].double() * way.windows[maps[k]].double()
+            part = rows[0][inside].double() * way.windows[maps[k]].double()
+            share = a.expand(node.shape).reshape(-1)[index].double() if isinstance(a, Tensor) else a
+            entry += part if share is None else share * part
         return index, entry
 
     def _sorted(self, ways: list[Branch], at: list[Tensor], entries: list[Tensor], want: int) -> Column:

@@ -1,7 +1,7 @@
 """The best entry of every column of a linear step: a maximum where message passing has a sum.
 
-Columns are pairs of a window of inputs and a row of weights (:class:`nrm.operators.Field`). Whichever of the two a block
-of columns has fewer of is gone through one by one; each meets all its partners in one product.
+Columns are pairs of a window of inputs and a row of weights (:class:`nrm.operators.Field`). Whichever of the two a
+block of columns has fewer of is gone through one by one; each meets all its partners in one product.
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ def factors(field: Field, maps: list[Factored], c: Tensor) -> list[tuple[int, Te
     found: list[tuple[int, Tensor | float | None, Tensor]] = []
     for k, map in enumerate(maps):
         asked = map.factors
-        scale = None if asked.rows is None else asked.rows.reshape(-1).expand(asked.map.outside.numel())[c][:, None] if (
-            asked.rows.numel() == 1) else asked.rows.reshape(-1)[c][:, None]  # fmt: skip
+        scale = None if asked.rows is None else asked.rows.reshape(-1)[c % asked.rows.numel()][:, None]
         rows = Rows(asked.map.inside, asked.map.outside, field.rows(c).to(asked.below.value), field.sparse)
         for part in asked.on(rows, scale):
             assert isinstance(part.map, Rows)

@@ -251,7 +251,8 @@ class Assignment:
         rule = self.plain_rule(i, rule)
         if not is_product(node.op) and any(self.coefficient(i, p) != 1 for p in range(len(node.inputs))):
             return False
-        return all(self.is_linear(j, rule) if self.open[j] else rule is not None and rule.proportional for j in node.inputs)
+        plain = rule is not None and rule.proportional
+        return all(self.is_linear(j, rule) if self.open[j] else plain for j in node.inputs)
 
     def shift(self, i: int) -> Tensor | None:
         """The folded bias of a step: what is left of its value when every block is 0."""

@@ -169,7 +169,9 @@ def folded_rows(network: Network, node: Node, position: int) -> Tensor | None:
     """
     assert isinstance(node.op, Combine)
     term, below = node.op.terms[position], network.tape.nodes[node.inputs[position]]
-    if not isinstance(below.op, Linear) or not isinstance(term.scale, Tensor) or term.move is not None or not term.flips:
+    if not isinstance(below.op, Linear) or term.move is not None:
+        return None
+    if not isinstance(term.scale, Tensor) or not term.flips:
         return None
     alone = network.tape.consumers[below.index] == [node.index] and node.inputs.count(below.index) == 1
     return below.op.map.rows(term.scale) if alone else None

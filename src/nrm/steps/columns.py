@@ -47,7 +47,8 @@ class Column:
     def absolute(self) -> Column:
         """The columns of the network of absolute entries."""
         lost, spread = (None if t is None else t.abs() for t in (self.lost, self.spread))
-        return replace(self, factors=tuple(f.abs() for f in self.factors), unit=self.unit.abs(), lost=lost, spread=spread)
+        factors = tuple(f.abs() for f in self.factors)
+        return replace(self, factors=factors, unit=self.unit.abs(), lost=lost, spread=spread)
 
     def perturbed(self, network: Network, i: int, seed: int) -> Column:
         """The columns with every sum changed as rounding may have changed it, to see what that does."""

@@ -1,4 +1,4 @@
-"""The linear maps of a relevance network: what a step does to densities on their way down, and to amounts on their way up.
+"""The linear maps of a relevance network: what a step does to densities on the way down, and to amounts on the way up.
 
 A map leads from one node of the network to another one above it. ``apply`` carries amounts up, ``transpose`` carries
 densities down, both with a leading stack axis; the two are adjoint. Applied to the units of everything that a node
@@ -181,7 +181,7 @@ class Factored(Map):
         return _sum(parts)
 
     def table(self, a: Tensor, rho: Tensor) -> Tensor:
-        """All pairs of channels at once, ``(K, batch, input channels, output channels)``, density first on the stack."""
+        """All pairs of channels at once, ``(K, batch, input channels, output channels)``, density-first."""
         if a.shape[0] > 1 and rho.shape[0] > 1:
             a, rho = a.repeat(rho.shape[0], *(1,) * (a.ndim - 1)), rho.repeat_interleave(a.shape[0], 0)
         return _sum([channel_table(part.map, times(a, part.a), rho) for part in self.factors()])
@@ -209,7 +209,7 @@ def _sum(parts: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Softmaxed(Map):
-    """A softmax under its own rule, ``T_ij = x_i s_j (delta_ij - s_i)``: from logits, whose unit is 1, along ``dim``."""
+    """A softmax under its own rule, ``T_ij = x_i s_j (delta_ij - s_i)`` along ``dim``, from logits, whose unit is 1."""
 
     diagonal: Callable[[], tuple[Tensor, Tensor, Tensor]]
     """Of logit i: its entry to output i over s_i, its entry to any other output j over s_j; and what s stands for."""

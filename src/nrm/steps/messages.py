@@ -27,7 +27,9 @@ class Arrivals:
     is cut into its steps would otherwise be as many tensors of its full size.
     """
 
-    def __init__(self, densities: Mapping[int, Tensor] | None = None, pieces: Mapping[int, Piece] | None = None) -> None:
+    def __init__(
+        self, densities: Mapping[int, Tensor] | None = None, pieces: Mapping[int, Piece] | None = None
+    ) -> None:
         self._densities: dict[int, Tensor] = dict(densities or {})
         self._pieces: dict[int, list[Piece]] = {node: [piece] for node, piece in (pieces or {}).items()}
 

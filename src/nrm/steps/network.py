@@ -5,10 +5,11 @@ and ``R(n) = unit_n rho_n``; an amount travels up by the maps, and where it meet
 their products. The maps of a node carry the units of what it reads to its own unit: no column sum, no zero test and no
 division is left but where a map is built.
 
-A tensor of the captured network has a **plain** node, whose unit is its value (or 1, where a rule reads it whose entries
-do not vanish with the value). Where a sum reads it as a branch, it has a node for its part of the sum's columns; the
-walks through a tensor are those through all of its nodes. Biases, offsets and sinks are **drains**: nodes where walks
-begin, with the unit 1. A **column** node stands between a plain node and its blocks where a rule divides by column sums.
+A tensor of the captured network has a **plain** node, whose unit is its value (or 1, where a rule reads it whose
+entries do not vanish with the value). Where a sum reads it as a branch, it has a node for its part of the sum's
+columns; the walks through a tensor are those through all of its nodes. Biases, offsets and sinks are **drains**: nodes
+where walks begin, with the unit 1. A **column** node stands between a plain node and its blocks where a rule divides by
+column sums.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from nrm.steps.columns import Column, make_column
 from nrm.steps.drains import drain_index, drain_shape, narrowed, widened
 from nrm.steps.factors import FactorStore
 from nrm.steps.families import family_of
-from nrm.steps.maps import Drained, Factored, Local, Map, Scale
+from nrm.steps.maps import Drained, Factored, Local, Map, Scale, Scaled
 from nrm.steps.messages import Amounts, Arrivals, Delivery, Piece, Product, total_of
 from nrm.steps.nodes import BRANCH, COLUMN, DRAIN, PLAIN, Link, RelevanceNode
+
 
 class Network:
     """A tape under rules, as nodes and maps. Knows steps; knows no questions.
@@ -71,7 +73,9 @@ class Network:
     def _find_ones(self) -> set[int]:
         """The tensors whose unit is 1: a rule reads them whose entries do not vanish with the value."""
         top = self.tape.output
-        converts = self.rules.is_terminal(top) and not is_proportional(self, top)  # then an output of 0 may be explained
+        converts = self.rules.is_terminal(top) and not is_proportional(
+            self, top
+        )  # then an output of 0 may be explained
         ones = {top} if self.spread or converts else set()
         plain = {top}
         for node in reversed(self.tape.nodes):
@@ -123,7 +127,7 @@ class Network:
     def local(self, i: int, j: int, move: LinearMap | None = None, post: Scale = None, pre: Scale = None) -> Local:
         """A local map from tensor j to tensor i."""
         if self.mode:
-            pre, post = (None if s is None else abs(s) for s in (pre, post))
+            pre, post = None if pre is None else abs(pre), None if post is None else abs(post)
         nodes = self.tape.nodes
         return Local(nodes[j].shape, nodes[i].shape, self.tape.dtype, pre, move, post)
 
@@ -274,10 +278,10 @@ class Network:
             rho = rho * (1 + eps * torch.randn(rho.shape, generator=self._noise).to(rho))
         for to, map in node.links:
             below = self.nodes[to]
-            if below.kind not in (DRAIN, COLUMN) and type(map) is Local and isinstance(map.move, Slice):
-                if map.pre is None and map.post is None:  # put together with other pieces when it is read
-                    deliveries.append(Delivery(below.tensor, Arrivals(pieces={to: Piece(map.move, rho)})))
-                    continue
+            if isinstance(map, Local) and isinstance(map.move, Slice) and map.pre is None and map.post is None:
+                # put together with other pieces when it is read
+                deliveries.append(Delivery(below.tensor, Arrivals(pieces={to: Piece(map.move, rho)})))
+                continue
             moved = map.transpose(rho)
             if moved is None:
                 continue
@@ -334,6 +338,26 @@ class Network:
         """The relevance of every neuron as sums of products: densities times units."""
         units = ((rho, self.unit(index)) for index, rho in arrivals.items())
         return [Product(rho, None if unit is None else unit[None]) for rho, unit in units]
+
+    def reach(self, index: int) -> Tensor | None:
+        """The neurons of a node through which any walk can have relevance, whatever else it passes; None is all of them.
+
+        Where the unit is 0, walks below may still cancel (a sum of 0), or all be 0 (behind a ReLU that is off). The
+        first is looked for through steps from neuron to neuron alone, and taken for granted elsewhere.
+        """
+        unit = self.unit(index)
+        if unit is None or bool((unit != 0).all()):
+            return None
+        total = (unit != 0).to(unit)
+        for to, map in self.twin("absolute").nodes[index].links:
+            if not isinstance(map, Local | Scaled):
+                return None
+            below = self.reach(to)
+            if below is None and self.nodes[to].kind == COLUMN:
+                return None
+            amount = torch.ones_like(self.full_unit(to)) if below is None else below.to(unit)
+            total = total + map.apply(amount[None])[0].abs()
+        return total != 0
 
     def started(self, relevance: Tensor, density: Tensor | None = None) -> Arrivals:
         """The relevance of the output's neurons as densities, or densities themselves where they are known.

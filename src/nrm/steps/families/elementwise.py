@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @family(Pointwise)
 class Elementwise(Family):
-    """``rho_z = rho (phi(z) - phi(0)) / z``; an offset ``phi(0)`` is an input of its own with the density of the step."""
+    """``rho_z = rho (phi(z) - phi(0)) / z``; an offset ``phi(0)`` is an input of its own with the step's density."""
 
     def connect(self, network: Network, node: Node) -> None:
         i, (j,), op = node.index, node.inputs, node.op
@@ -50,8 +50,7 @@ class Elementwise(Family):
         network.link(here, below, Scaled(node.shape, lambda: share(False)))
         network.link(here, network.drain(i, "offset"), network.drained(i, lambda: share(True)))
         if not everything:
-            lost = Scaled(node.shape, lambda: (node.value == 0).to(node.value) if bool((node.value == 0).any()) else None)
-            network.link(here, network.drain(i, "sink"), lost)
+            network.link(here, network.drain(i, "sink"), Scaled(node.shape, lambda: (node.value == 0).to(node.value)))
 
     def ones(self, network: Network, node: Node, is_one: bool) -> tuple[int, ...]:
         """A softmax whose normalizer is held hands relevance on to the logit of the same class, which may be 0."""
@@ -85,7 +84,7 @@ def secant(network: Network, node: Node) -> Tensor:
 
 
 def _derivative(op: Pointwise, z: Tensor) -> Tensor:
-    """torch's derivative of the function; 0 where it is not known, or infinite."""
+    """Torch's derivative of the function; 0 where it is not known, or infinite."""
     if op.function is None:
         return torch.zeros_like(z)
     with torch.inference_mode(False), torch.enable_grad():

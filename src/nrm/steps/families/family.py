@@ -26,7 +26,7 @@ class Family(ABC):
     def ones(self, network: Network, node: Node, is_one: bool) -> Iterable[int]:
         """The tensors below whose unit must be 1; ``is_one`` says that the step's own unit is.
 
-        A step that leads from neuron to neuron hands relevance on as it is: where its own unit is 1, so are those below.
+        A step from neuron to neuron hands relevance on as it is: where its own unit is 1, so are those below.
         """
         return node.inputs if is_one else ()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -28,8 +27,8 @@ class Sums(Family):
             return
         for term, j in zip(op.terms, node.inputs, strict=True):
             post: Tensor | float | None = network.per_unit(i, j)
-            if not network.is_one(i) and not network.is_one(j) and not (isinstance(term.scale, float) and term.scale == 1):
-                post = term.scale
+            if not network.is_one(i) and not network.is_one(j):
+                post = None if isinstance(term.scale, float) and term.scale == 1 else term.scale
             network.link(network.plain(i), network.plain(j), network.local(i, j, term.move, post))
 
     def reads(self, network: Network, node: Node) -> Iterable[int]:
