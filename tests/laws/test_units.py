@@ -42,7 +42,7 @@ def test_every_step_carries_units_to_units(kind: str, data: st.DataObject) -> No
 def test_recurrent_steps_carry_units_to_units(kind: str, rules: object) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 4, 3, dtype=torch.double)
-    carries_units_to_units(nrm.measure(Fused(layer(kind, batch_first=True)), x, rules=rules, target=(0, 0)))
+    carries_units_to_units(nrm.measure(Fused(layer(kind, batch_first=True)), x, rules=rules, target=0))
 
 
 @pytest.mark.parametrize("rules", ["transformer", "attn-lrp"])
