@@ -2,7 +2,7 @@
 
 from nrm.rules.between import Between, Gradient, IntegratedGradients, Occlusion, Shapley
 from nrm.rules.coarse import coarse_tape
-from nrm.rules.composites import NAMES, Choice, Composite, choices, composite, reads_input, resolve
+from nrm.rules.composites import NAMES, Choice, Composite, choices, composite, reads_input, resolve, split_products
 from nrm.rules.rules import (
     CONSTANT,
     LINEAR,
@@ -60,4 +60,5 @@ __all__ = [
     "composite",
     "reads_input",
     "resolve",
+    "split_products",
 ]

@@ -23,7 +23,7 @@ from torch import Tensor
 from nrm.capture import Tape
 from nrm.errors import MassError
 from nrm.operators import LinearMap, Slice
-from nrm.rules import Composite
+from nrm.rules import Composite, split_products
 from nrm.steps.assignment import Assignment
 from nrm.steps.blocks import is_proportional
 from nrm.steps.columns import Column, make_column
@@ -45,7 +45,7 @@ class Network:
         self, tape: Tape, composite: Composite, *, bias: str, zero: str = "sink", normalize: bool | str = True,
         spread: bool = False, mode: str = "", rules: Assignment | None = None,
     ) -> None:  # fmt: skip
-        self.tape = tape
+        self.tape = tape = split_products(composite, tape) if rules is None else tape
         self.composite = composite
         self.bias = bias
         self.zero = zero
