@@ -179,7 +179,7 @@ def test_numbers_are_a_leak(way: Callable[[Tensor], Tensor | float], rules: obje
     assert sum(check.mass) == pytest.approx(1, abs=1e-5)
     share = check.constants["/add.constant"][0]
     torch.testing.assert_close(
-        R._tape and share, float(R.base.arrivals[R._tape.find("/add.constant").index].message.sum())
+        R._tape and share, float(R._network.relevance(R.base.arrivals[R._tape.find("/add.constant").index]).sum())
     )
     assert share > 0.1
     assert "in constants made from the input, most of it at '/add.constant'" in check.verdict

@@ -293,7 +293,7 @@ def check_measure(
     normalized = network.normalize is True
     broken = normalized and _is_off(sums.mass)
     if broken and not full:  # what is at fault is said only if it was measured
-        precision = _measure_precision(network, target, base, batch)
+        precision = _measure_precision(network, base, batch)
     differs = find_deviation(tape.behind or tape) if full or broken else None
     rounding = _lost_to_rounding(sums, precision)
     condition = (1.0,) * batch

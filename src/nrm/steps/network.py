@@ -340,7 +340,7 @@ class Network:
         return [Product(rho, None if unit is None else unit[None]) for rho, unit in units]
 
     def reach(self, index: int) -> Tensor | None:
-        """The neurons of a node through which any walk can have relevance, whatever else it passes; None is all of them.
+        """The neurons of a node through which any walk can have relevance, whatever else it passes; None: all of them.
 
         Where the unit is 0, walks below may still cancel (a sum of 0), or all be 0 (behind a ReLU that is off). The
         first is looked for through steps from neuron to neuron alone, and taken for granted elsewhere.
