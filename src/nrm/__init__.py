@@ -18,45 +18,52 @@ from typing import TYPE_CHECKING, Any
 from nrm._version import __version__
 
 if TYPE_CHECKING:
+    from nrm import compat, errors, evaluate, methods, plot, rules, testing
     from nrm.capture import register
-    from nrm.errors import (
-        CaptureError,
-        MassError,
-        MemoryLimitError,
-        NrmError,
-        NrmWarning,
-        PrecisionError,
-        QuestionError,
-        ResultFileError,
-        RuleError,
-    )
-    from nrm.jobs import heatmaps, open_store, relmax, stream
-    from nrm.measure import Check, Cut, Difference, Measure, measure
-    from nrm.questions import Layer, Partition, Set, query, stack, visits
+    from nrm.errors import CaptureError as CaptureError
+    from nrm.errors import MassError as MassError
+    from nrm.errors import MemoryLimitError as MemoryLimitError
+    from nrm.errors import NrmError as NrmError
+    from nrm.errors import NrmWarning as NrmWarning
+    from nrm.errors import PrecisionError as PrecisionError
+    from nrm.errors import QuestionError as QuestionError
+    from nrm.errors import ResultFileError as ResultFileError
+    from nrm.errors import RuleError as RuleError
+    from nrm.explorer import explore
+    from nrm.jobs import heatmaps, relmax, stream
+    from nrm.jobs import open_store as open_store
+    from nrm.measure import Check as Check
+    from nrm.measure import Cut as Cut
+    from nrm.measure import Difference as Difference
+    from nrm.measure import Measure as Measure
+    from nrm.measure import measure
+    from nrm.questions import Layer as Layer
+    from nrm.questions import Partition as Partition
+    from nrm.questions import Set as Set
+    from nrm.questions import query, stack, visits
     from nrm.results import load, save
-    from nrm.rules import (
-        LRP0,
-        AlphaBeta,
-        Composite,
-        EntryEpsilon,
-        Epsilon,
-        Flat,
-        Gamma,
-        Gradient,
-        IntegratedGradients,
-        Occlusion,
-        Pass,
-        Product,
-        Rule,
-        Shapley,
-        SoftmaxRule,
-        Sum,
-        WSquare,
-        ZBox,
-        ZPlus,
-        composite,
-    )
-    from nrm.search import cluster, coarsen
+    from nrm.rules import LRP0 as LRP0
+    from nrm.rules import AlphaBeta as AlphaBeta
+    from nrm.rules import Composite as Composite
+    from nrm.rules import EntryEpsilon as EntryEpsilon
+    from nrm.rules import Epsilon as Epsilon
+    from nrm.rules import Flat as Flat
+    from nrm.rules import Gamma as Gamma
+    from nrm.rules import Gradient as Gradient
+    from nrm.rules import IntegratedGradients as IntegratedGradients
+    from nrm.rules import Occlusion as Occlusion
+    from nrm.rules import Pass as Pass
+    from nrm.rules import Product as Product
+    from nrm.rules import Rule as Rule
+    from nrm.rules import Shapley as Shapley
+    from nrm.rules import SoftmaxRule as SoftmaxRule
+    from nrm.rules import Sum as Sum
+    from nrm.rules import WSquare as WSquare
+    from nrm.rules import ZBox as ZBox
+    from nrm.rules import ZPlus as ZPlus
+    from nrm.rules import composite as composite
+    from nrm.search import cluster
+    from nrm.search import coarsen as coarsen
 
     layer = Layer
     """A layer by name, before any measure exists: ``nrm.layer("features.26").channels``."""
@@ -70,16 +77,25 @@ if TYPE_CHECKING:
 ROOMS = ("errors", "capture", "jobs", "measure", "questions", "results", "rules", "search")
 """Where the names of the front door live. They are imported when the first of them is used, as they need torch."""
 
-MODULES = (*ROOMS, "compat", "evaluate", "extras", "methods", "operators", "plot", "report", "testing")
+SHORT = (
+    "LRP0", "AlphaBeta", "CaptureError", "Check", "Composite", "Cut", "Difference", "EntryEpsilon", "Epsilon", "Flat",
+    "Gamma", "Gradient", "IntegratedGradients", "Layer", "MassError", "Measure", "MemoryLimitError", "NrmError",
+    "NrmWarning", "Occlusion", "Partition", "Pass", "PrecisionError", "Product", "QuestionError", "ResultFileError",
+    "Rule", "RuleError", "Set", "Shapley", "SoftmaxRule", "Sum", "WSquare", "ZBox", "ZPlus", "coarsen", "composite",
+    "open_store",
+)  # fmt: skip
+"""Short names outside the front door: rules, errors and the types that annotations need, ``nrm.Gamma`` for instance."""
+
+MODULES = (*ROOMS, "compat", "evaluate", "extras", "methods", "operators", "plot", "report", "steps", "testing")
 """What ``nrm.name`` gives without an import of its own, as far as it is no name of the front door."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "explore":
         return importlib.import_module("nrm.explorer").explore
-    if name not in __all__:
-        if name in MODULES:
-            return importlib.import_module(f"nrm.{name}")
+    if name in MODULES and name not in ("measure",):
+        return importlib.import_module(f"nrm.{name}")
+    if name not in __all__ and name not in SHORT:
         raise AttributeError(f"module 'nrm' has no attribute {name!r}")
     found = _layers().get(name) if name in ("layer", "input", "output") else _imported(name)
     globals()[name] = found
@@ -98,7 +114,7 @@ def _imported(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 class _Door(ModuleType):
@@ -114,57 +130,27 @@ sys.modules[__name__].__class__ = _Door
 
 
 __all__ = [
-    "LRP0",
-    "AlphaBeta",
-    "CaptureError",
-    "Check",
-    "Composite",
-    "Cut",
-    "Difference",
-    "EntryEpsilon",
-    "Epsilon",
-    "Flat",
-    "Gamma",
-    "Gradient",
-    "IntegratedGradients",
-    "Layer",
-    "MassError",
-    "Measure",
-    "MemoryLimitError",
-    "NrmError",
-    "NrmWarning",
-    "Occlusion",
-    "Partition",
-    "Pass",
-    "PrecisionError",
-    "Product",
-    "QuestionError",
-    "ResultFileError",
-    "Rule",
-    "RuleError",
-    "Set",
-    "Shapley",
-    "SoftmaxRule",
-    "Sum",
-    "WSquare",
-    "ZBox",
-    "ZPlus",
     "__version__",
     "cluster",
-    "coarsen",
-    "composite",
+    "compat",
+    "errors",
+    "evaluate",
+    "explore",
     "heatmaps",
     "input",
     "layer",
     "load",
     "measure",
-    "open_store",
+    "methods",
     "output",
+    "plot",
     "query",
     "register",
     "relmax",
+    "rules",
     "save",
     "stack",
     "stream",
+    "testing",
     "visits",
 ]

@@ -106,7 +106,7 @@ def test_the_shown_options_can_be_copied(rules: Any) -> None:
     R = nrm.measure(model(), x(), target=0, rules=rules, zero="uniform")
     shown = re.search(r"options +(.*)", repr(R))
     assert shown is not None
-    names = {name: getattr(nrm, name) for name in nrm.__all__}
+    names = {name: getattr(nrm, name) for name in (*nrm.__all__, *nrm.SHORT)}
     again = nrm.measure(model(), x(), target=0, **eval(f"dict({shown[1]})", {**names, "nn": nn, "torch": torch}))
     assert torch.equal(R(R.input), again(again.input))
     assert shown[0] in repr(again)
