@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nrm.questions.channels import keeps_channels, mixes_channels, one_hot
 from nrm.questions.sweep import Site, between, reachable
-from nrm.steps import Arrivals, Network, Product, outer
+from nrm.steps import Arrivals, Network, Pairing, outer
 
 
 class Pushed:
@@ -58,10 +58,10 @@ class Pushed:
             found = self._amounts.get(site.node, {})
         return {node: self._spelled(site.node, a) for node, a in found.items()}
 
-    def products(self, site: Site, arrivals: Arrivals) -> list[Product]:
+    def products(self, site: Site, arrivals: Arrivals) -> list[Pairing]:
         """The relevance of a higher site's neurons jointly with the event, as sums of products."""
         amounts = {} if site.port else self.amounts_at(site)
-        return [Product(rho, amounts[node]) for node, rho in arrivals.items() if node in amounts]
+        return [Pairing(rho, amounts[node]) for node, rho in arrivals.items() if node in amounts]
 
     @property
     def mask(self) -> Tensor:
@@ -144,6 +144,6 @@ class _Together:
         return self._pushed.drain(i, port)
 
 
-def products_at(network: Network, site: Site, arrivals: Arrivals, lower: Pushed | None) -> list[Product]:
+def products_at(network: Network, site: Site, arrivals: Arrivals, lower: Pushed | None) -> list[Pairing]:
     """The relevance of every neuron of a site, jointly with the events below, as sums of products."""
     return network.products(arrivals) if lower is None else lower.products(site, arrivals)

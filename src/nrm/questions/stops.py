@@ -14,7 +14,7 @@ from nrm.errors import QuestionError
 from nrm.questions.frame import Blocks, Frame
 from nrm.questions.sweep import Site
 from nrm.questions.values import Layer, Partition, Set
-from nrm.steps import Network, Product, outer
+from nrm.steps import Network, Pairing, outer
 
 
 @dataclass(eq=False)
@@ -78,7 +78,7 @@ class Stop:
         picked = self.blocks[0].picked
         return list(rows) if picked is None else picked.flatten()[list(rows)].tolist()
 
-    def read_parts(self, parts: Sequence[Product]) -> Tensor | None:
+    def read_parts(self, parts: Sequence[Pairing]) -> Tensor | None:
         """The relevance of every combination of blocks, ``(K, batch, *block axes)``; None is 0."""
         mask, tables = self.mask(), []
         for message, value in parts:

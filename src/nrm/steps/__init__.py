@@ -1,11 +1,11 @@
 """Steps: from ops, values and rules to the relevance network, nodes with units and the linear maps between them."""
 
 from nrm.steps.assignment import Assignment
-from nrm.steps.columns import Column
+from nrm.steps.columns import Columns
 from nrm.steps.drains import PORTS, drain_shape
 from nrm.steps.families import Family, family
 from nrm.steps.maps import Factored, Local, Map
-from nrm.steps.messages import Amounts, Arrivals, Change, Delivery, Product, outer, total_of
+from nrm.steps.messages import Amounts, Arrivals, Change, Delivery, Pairing, outer, total_of
 from nrm.steps.network import Network
 from nrm.steps.nodes import COLUMN, DRAIN, Link, RelevanceNode
 
@@ -17,7 +17,7 @@ __all__ = [
     "Arrivals",
     "Assignment",
     "Change",
-    "Column",
+    "Columns",
     "Delivery",
     "Factored",
     "Family",
@@ -25,7 +25,7 @@ __all__ = [
     "Local",
     "Map",
     "Network",
-    "Product",
+    "Pairing",
     "RelevanceNode",
     "drain_shape",
     "family",

@@ -19,7 +19,7 @@ from nrm.operators import Identity
 from nrm.rules import CONSTANT, Flat, Key, Rule
 from nrm.steps.assignment import effective
 from nrm.steps.factors import Factors
-from nrm.steps.maps import Chain, Factored, Map, Scale, Scaled
+from nrm.steps.maps import Chained, Factored, Map, Scale, Scaled
 from nrm.steps.nodes import BRANCH, COLUMN, RelevanceNode
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _connect_plain(
             block = Factored(Factors(network.factors, rule, *slot, identity, node, network.is_one(j)))
             plain = rule.proportional and not network.is_one(j)  # then its entries are 1
             for upper, map in above:
-                network.link(upper, network.plain(j), map if plain else Chain(block, map))
+                network.link(upper, network.plain(j), map if plain else Chained(block, map))
 
 
 def folded_rows(network: Network, node: Node, position: int) -> Tensor | None:

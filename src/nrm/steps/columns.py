@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class Columns:
     """The columns of a step. ``factors`` are ``unit / sum``, one for each group, 0 where a column has no sum.
 
     ``lost`` is the unit where relevance goes to the sink, and 0 elsewhere; ``spread`` what a column without a sum gives
@@ -44,13 +44,13 @@ class Column:
         """The columns whose sum is negative; None where signs are pooled."""
         return (self.factors[0] * self.unit < 0) if len(self.factors) == 1 else None
 
-    def absolute(self) -> Column:
+    def absolute(self) -> Columns:
         """The columns of the network of absolute entries."""
         lost, spread = (None if t is None else t.abs() for t in (self.lost, self.spread))
         factors = tuple(f.abs() for f in self.factors)
         return replace(self, factors=factors, unit=self.unit.abs(), lost=lost, spread=spread)
 
-    def perturbed(self, network: Network, i: int, seed: int) -> Column:
+    def perturbed(self, network: Network, i: int, seed: int) -> Columns:
         """The columns with every sum changed as rounding may have changed it, to see what that does."""
         generator = torch.Generator().manual_seed(seed + i)
         size = torch.finfo(network.tape.dtype).eps * _condition(network, i, self)
@@ -58,7 +58,7 @@ class Column:
         return replace(self, factors=tuple(f * n for f, n in zip(self.factors, noise, strict=True)))
 
 
-def make_column(network: Network, i: int) -> Column:
+def make_column(network: Network, i: int) -> Columns:
     """The columns of a step that converts."""
     try:
         return _Sums(network, i).column()
@@ -81,7 +81,7 @@ class _Sums:
         self.pool = network.rules.pool(i)
         self.leaves = set(network.rules.leaves(i))
 
-    def column(self) -> Column:
+    def column(self) -> Columns:
         network, unit = self.network, self.network.full_unit(self.network.plain(self.i).index)
         if self.pool is not None:
             divisors, dead = self.pool.divisors([self._total(g) for g in range(2)], network.normalize)
@@ -89,13 +89,13 @@ class _Sums:
             divisors, dead = self._plain_divisor(self._plain_total())
         factors = tuple(unit / d for d in divisors)
         if dead is None or not bool(dead.any()) or not network.takes_shares:
-            return Column(factors, unit)
+            return Columns(factors, unit)
         if network.zero != "uniform":
-            return Column(factors, unit, dead, unit * dead)
+            return Columns(factors, unit, dead, unit * dead)
         count = self._total("uniform")
         spread = torch.where(dead & (count > 0), 1 / count.clamp(min=1), torch.zeros_like(count))
         lonely = dead & (count == 0)
-        return Column(factors, unit, dead, unit * lonely if bool(lonely.any()) else None, unit * spread)
+        return Columns(factors, unit, dead, unit * lonely if bool(lonely.any()) else None, unit * spread)
 
     def _total(self, group: int | str, mode: str = "") -> Tensor:
         """The sum of all entries of one group, from the units below."""
@@ -185,7 +185,7 @@ class _Sums:
         return self._total(0, "absolute")
 
 
-def _condition(network: Network, i: int, column: Column) -> Tensor | float:
+def _condition(network: Network, i: int, column: Columns) -> Tensor | float:
     """How many eps a column sum may be off: what was added up, beside what is left of it.
 
     Where the sum is the value itself, its rounding is in the arriving relevance too and cancels.

@@ -116,7 +116,7 @@ class Scaled(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Chain(Map):
+class Chained(Map):
     """One map after another: ``then(first(a))``; all but the first are local."""
 
     first: Map

@@ -116,7 +116,7 @@ def outer(first: Tensor, second: Tensor) -> Tensor:
     return (first[:, None] * second[None]).flatten(0, 1)
 
 
-class Product(NamedTuple):
+class Pairing(NamedTuple):
     """A part of a relevance: a stack of densities times a stack of amounts (None: of units that are 1)."""
 
     density: Tensor
@@ -127,7 +127,7 @@ class Product(NamedTuple):
         return self.density if self.amount is None else outer(self.density, self.amount)
 
 
-def total_of(parts: Sequence[Product]) -> Tensor | None:
+def total_of(parts: Sequence[Pairing]) -> Tensor | None:
     """The relevance that parts add up to; None is 0."""
     products = [part.formed() for part in parts]
     return sum(products[1:], products[0]) if products else None

@@ -26,12 +26,12 @@ from nrm.operators import LinearMap, Slice
 from nrm.rules import Composite, split_products
 from nrm.steps.assignment import Assignment
 from nrm.steps.blocks import is_proportional
-from nrm.steps.columns import Column, make_column
+from nrm.steps.columns import Columns, make_column
 from nrm.steps.drains import drain_index, drain_shape, narrowed, widened
 from nrm.steps.factors import FactorStore
 from nrm.steps.families import family_of
 from nrm.steps.maps import Drained, Factored, Local, Map, Scale, Scaled
-from nrm.steps.messages import Amounts, Arrivals, Delivery, Piece, Product, total_of
+from nrm.steps.messages import Amounts, Arrivals, Delivery, Pairing, Piece, total_of
 from nrm.steps.nodes import BRANCH, COLUMN, DRAIN, PLAIN, Link, RelevanceNode
 
 
@@ -57,7 +57,7 @@ class Network:
         self.nodes: list[RelevanceNode] = []
         self.of: dict[int, list[int]] = {}
         """The nodes through which walks pass a tensor."""
-        self.columns: dict[int, Column] = {}
+        self.columns: dict[int, Columns] = {}
         self._known: dict[Hashable, int] = {}
         self._ones: set[int] = set()
         self._ones = self._find_ones()
@@ -230,7 +230,7 @@ class Network:
         """Whether the columns of a step are divided by their sums."""
         return (i, COLUMN, 0) in self._known
 
-    def column(self, i: int) -> Column:
+    def column(self, i: int) -> Columns:
         """What the columns of a converting step are divided by; computed once."""
         if i not in self.columns:
             if self.mode:
@@ -334,10 +334,10 @@ class Network:
         """The relevance of every neuron of a tensor or drain from what has arrived there. None is 0."""
         return total_of(self.products(arrivals))
 
-    def products(self, arrivals: Arrivals) -> list[Product]:
+    def products(self, arrivals: Arrivals) -> list[Pairing]:
         """The relevance of every neuron as sums of products: densities times units."""
         units = ((rho, self.unit(index)) for index, rho in arrivals.items())
-        return [Product(rho, None if unit is None else unit[None]) for rho, unit in units]
+        return [Pairing(rho, None if unit is None else unit[None]) for rho, unit in units]
 
     def reach(self, index: int) -> Tensor | None:
         """The neurons of a node through which any walk can have relevance, whatever else it passes; None: all of them.

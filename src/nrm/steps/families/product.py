@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nrm.capture import Multiply, Node
 from nrm.steps.families.family import Family, family
-from nrm.steps.maps import Chain, Scaled
+from nrm.steps.maps import Chained, Scaled
 
 if TYPE_CHECKING:
     from nrm.steps.network import Network
@@ -33,7 +33,7 @@ class Products(Family):
             else:
                 scale = Scaled(node.shape, _others(network, node, position))
             moved = network.local(i, j, move, None if alpha == 1 else alpha)
-            network.link(network.plain(i), network.plain(j), moved if scale is None else Chain(moved, scale))
+            network.link(network.plain(i), network.plain(j), moved if scale is None else Chained(moved, scale))
 
     def reads(self, network: Network, node: Node) -> list[int]:
         return [j for p, j in enumerate(node.inputs) if network.rules.coefficient(node.index, p) != 0]
