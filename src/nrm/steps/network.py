@@ -73,9 +73,8 @@ class Network:
     def _find_ones(self) -> set[int]:
         """The tensors whose unit is 1: a rule reads them whose entries do not vanish with the value."""
         top = self.tape.output
-        converts = self.rules.is_terminal(top) and not is_proportional(
-            self, top
-        )  # then an output of 0 may be explained
+        # Where the last step converts anyway, an output of 0 can be explained as well: it has a relevance of 1.
+        converts = self.rules.is_terminal(top) and not is_proportional(self, top)
         ones = {top} if self.spread or converts else set()
         plain = {top}
         for node in reversed(self.tape.nodes):
@@ -108,7 +107,7 @@ class Network:
         return self.node((i, PLAIN), i, PLAIN)[0]
 
     def plain_index(self, i: int) -> int | None:
-        """The index of that node, if there is one."""
+        """The index of a tensor's plain node, if it has one."""
         return self._known.get((i, PLAIN))
 
     def drain(self, i: int, port: str) -> RelevanceNode:
@@ -127,7 +126,8 @@ class Network:
     def local(self, i: int, j: int, move: LinearMap | None = None, post: Scale = None, pre: Scale = None) -> Local:
         """A local map from tensor j to tensor i."""
         if self.mode:
-            pre, post = None if pre is None else abs(pre), None if post is None else abs(post)
+            pre = None if pre is None else abs(pre)
+            post = None if post is None else abs(post)
         nodes = self.tape.nodes
         return Local(nodes[j].shape, nodes[i].shape, self.tape.dtype, pre, move, post)
 
