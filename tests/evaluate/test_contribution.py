@@ -331,3 +331,21 @@ def test_all_pairs_cost_a_hundredth_of_a_loop_of_tails() -> None:
     with FlopCounterMode(display=False) as all_pairs:
         contribution(R, R["0"].channels, R["2"].channels)
     assert all_pairs.get_total_flops() < 40 * 40 * (tail.get_total_flops() - head.get_total_flops()) / 100
+
+
+def test_arguments_of_one_layer_without_common_neurons_are_refused(vgg: tuple[nn.Sequential, Tensor, Measure]) -> None:
+    """Nothing would be removed, so the answer would be 0 although the formula of a contribution is not."""
+    _, _, R = vgg
+    a, b = R["0"], R["3"]
+    for ask in (contribution, occlusion):
+        for pair in ((a.channel(0), a.channel(1)), (a.channels, a.channels), (a.channels, a.channel(2))):
+            with pytest.raises(nrm.errors.QuestionError, match="nothing in common") as caught:
+                ask(R, *pair, b.channels)
+            assert "A | B" in str(caught.value)
+    with pytest.raises(nrm.errors.QuestionError, match="nothing in common"):
+        remove(R, a.channels, a.channel(2))
+    both = a.channel(0) | a.channel(1)
+    torch.testing.assert_close(remove(R, a.channel(0), a.channel(1)), remove(R, both))
+    together = occlusion(R, a.channel(0)) + occlusion(R, a.channel(1)) - occlusion(R, both)  # what the error says
+    outs = [remove(R, *sets)[torch.arange(2), R.target] for sets in ((a.channel(0),), (a.channel(1),), (both,))]
+    torch.testing.assert_close(together, R.value - outs[0] - outs[1] + outs[2])

@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -324,3 +325,24 @@ def test_a_checkpoint_that_was_trained_on_in_place_is_noticed() -> None:
     with pytest.raises(nrm.NrmError, match="weights have changed") as error:
         D(D.input)
     assert "the second measure" in str(error.value)
+
+
+@pytest.mark.parametrize("more", [{"by": "lift"}, {"by": "excess"}, {"least": 0.1}])
+def test_flows_of_a_difference_are_not_ranked_by_lift(more: dict[str, Any]) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.rand(1, 4)
+    D = nrm.measure(model, x, target=0) - nrm.measure(model, x, target=1)
+    with pytest.raises(nrm.errors.QuestionError, match="no lift"):
+        D.flows(D.input, D["1"].channels, **more)
+    with pytest.raises(nrm.errors.QuestionError, match="unknown by"):
+        D.flows(D.input, D["1"].channels, by="size")
+    assert D.flows(D.input, D["1"].channels, by="relevance") == D.flows(D.input, D["1"].channels)
+
+
+def test_a_difference_in_units_and_its_tokens() -> None:
+    model, ids = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.ReLU(), nn.Linear(12, 3)), torch.tensor([[3, 1, 4]])
+    first, second = (nrm.measure(model, ids, target=t, rules="lrp-0", bias="input") for t in (0, 1))
+    D = first - second
+    assert D.tokens == first.tokens
+    amounts = first.in_units(first.tokens) - second.in_units(second.tokens)
+    torch.testing.assert_close(D.in_units(D.tokens), amounts)
+    torch.testing.assert_close(sum(D.in_units(one).flatten(1).sum(1) for one in D.inputs), D.value)

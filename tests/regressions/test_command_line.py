@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
+import factories
 import nrm
 from cli.conftest import fill
 from cli.running import Ended, environment
@@ -352,3 +353,45 @@ def test_a_finished_store_is_read_where_nothing_can_be_written(
     finally:
         (folder / "kept").chmod(0o755)
     assert "another k" in run(*command[:6], "3", *command[7:]).err
+
+
+# ---- rules and rankings as text ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [("gamma", nrm.Gamma(0.25)), ("Gamma(0.5)", nrm.Gamma(0.5)), ("nrm.ZPlus()", nrm.ZPlus()), ("z+", nrm.ZPlus()),
+     ("AlphaBeta(2, beta=1)", nrm.AlphaBeta(2, 1)), ("lrp-0", "lrp-0")],
+)  # fmt: skip
+def test_rules_are_written_as_in_python(text: str, rules: Any, run: Run) -> None:
+    found = run("flows", WHOLE, "x.npy", *LAYERS, "--rules", text, "--json")
+    assert found.code == 0, found.err
+    R = nrm.measure(factories.whole()[0], torch.from_numpy(np.load("x.npy"))[None], rules=rules)
+    best = R.flows(R["1"].channels, R.output.channels)[0][0]
+    assert found.data["results"][0]["flows"][0]["relevance"] == pytest.approx(best.relevance, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("gama", "no such rules"), ("epsilon_plus", "--rules epsilon-plus"), ("Gamma(open('x'))", "cannot be read"),
+     ("Gamma(0.25", "cannot be read"), ("Gamma()(1)", "cannot be read"), ("Gamma(1, 2)", "cannot be read"),
+     ("AlphaBeta(1, 2)", "alpha > beta >= 0"), (f"Gamma({'-' * 9000}1)", "cannot be read"), ("", "no such rules")],
+)  # fmt: skip
+def test_rules_that_cannot_be_read(text: str, said: str, run: Run) -> None:
+    found = run("check", WHOLE, "x.npy", "--rules", text)
+    assert found.code == 2
+    assert said in found.err
+    assert "Traceback" not in found.err
+
+
+@pytest.mark.parametrize("by", ["lift", "excess"])
+def test_flows_are_ranked_by_lift(by: str, run: Run) -> None:
+    pair = ("-l", "input", "-l", "1")
+    found = run("flows", WHOLE, "x.npy", *pair, "--rules", "zplus", "--by", by, "-k", "3", "--json")
+    assert found.code == 0, found.err
+    amounts = [flow[by] for flow in found.data["results"][0]["flows"]]
+    assert amounts == sorted(amounts, reverse=True)
+    said = run("flows", WHOLE, "x.npy", *pair, "--rules", "zplus", "--by", by, "-k", "3").out
+    assert by in said
+    assert f"{amounts[0]:.4g}" in said
+    assert run("flows", WHOLE, "x.npy", *LAYERS, "--by", "size").code == 2

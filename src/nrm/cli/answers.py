@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from nrm.cli.asked import Flows
 from nrm.cli.imported import describe
 from nrm.cli.inputs import Item, Sample
 from nrm.cli.models import Loaded
-from nrm.cli.notation import read_target
+from nrm.cli.notation import read_rules, read_target
 from nrm.cli.options import MeasureOptions
 from nrm.cli.output import Steps, complaint
 from nrm.errors import CaptureError, InputError, MassError, NrmError, PrecisionError
@@ -45,7 +46,7 @@ def arguments_of(settings: MeasureOptions, loaded: Loaded) -> Data:
         raise InputError("no such precision", got=f"--dtype {settings.dtype}", expected=" or ".join(DTYPES))
     return {
         "target": read_target(settings.target, loaded.labels, loaded.tokens),
-        "rules": settings.rules, "bias": settings.bias, "zero": settings.zero,
+        "rules": read_rules(settings.rules), "bias": settings.bias, "zero": settings.zero,
         "dtype": None if settings.dtype is None else DTYPES[settings.dtype],
     }  # fmt: skip
 
@@ -147,11 +148,12 @@ def table_of(values: Any, axes: Sequence[tuple[str, str, Sequence[str]]]) -> Dat
     return {"axes": [{"layer": layer, "by": by, "labels": list(names)} for layer, by, names in axes], "values": values}
 
 
-def flows_of(R: Measure, parts: Sequence[Any], k: int, sign: str, effort: float) -> Data:
-    """The strongest combinations of blocks."""
-    found = R.flows(*parts, k=k, sign=sign, effort=effort)
+def flows_of(R: Measure, parts: Sequence[Any], asked: Flows) -> Data:
+    """The strongest combinations of blocks; those ranked by something else than relevance say how much they have."""
+    found = R.flows(*parts, k=asked.k, sign=asked.sign, effort=asked.effort, by=asked.by, least=asked.least)
     listed = [
         {"sets": [str(one) for one in flow], "labels": list(flow.labels) or [None] * len(flow.sets),
+         **({} if flow.ranked is None else {flow.ranked[0]: flow.ranked[1]}),
          "relevance": flow.relevance, "certified": flow.certified}
         for flow in found[0]
     ]  # fmt: skip

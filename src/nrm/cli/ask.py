@@ -154,16 +154,20 @@ def flows(asked: Flows) -> int:
     if asked.dry:
         return dry_run(terminal, "flows", loaded, items, arguments, lambda R: plan_flows(R, blocks(R), asked.effort))
     with terminal.work("flows") as steps:
-        results = ask_all(
-            loaded, items, arguments, steps, lambda item, R: flows_of(R, blocks(R), asked.k, asked.sign, asked.effort)
-        )
+        results = ask_all(loaded, items, arguments, steps, lambda item, R: flows_of(R, blocks(R), asked))
 
     def show(result: Mapping[str, Any]) -> None:
-        rows = [(i + 1, percent(f["relevance"]), _named(f)) for i, f in enumerate(result["flows"])]
-        terminal.table(["", "share", "flow"], rows, right=(0, 1))
+        heads, ranks = (["", "share", "flow"], 0) if asked.by == "relevance" else (["", asked.by, "share", "flow"], 1)
+        rows = [
+            (i + 1, *[f"{f[asked.by]:.4g}"] * ranks, percent(f["relevance"]), _named(f))
+            for i, f in enumerate(result["flows"])
+        ]
+        terminal.table(heads, rows, right=(0, 1, 2)[: 2 + ranks])
         if not result["certified"]:
             gap = result["gap"]
-            more = "" if gap is None or math.isinf(gap) else f"; one may have {percent(gap)} more than the last"
+            known = gap is not None and not math.isinf(gap)
+            amount = (f"{gap:.4g}" if ranks else percent(gap)) if known else ""
+            more = f"; one may have {amount} more than the last" if known else ""
             terminal.say(f"not certified, flows may be missing{more} (--effort)")
 
     code = show_results(terminal, results, show)

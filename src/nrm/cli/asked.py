@@ -120,6 +120,12 @@ class Flows:
     ]
     k: Annotated[int, typer.Option("-k", help="How many flows.")] = 10
     sign: Annotated[str, typer.Option(help="+ the largest, - the most negative, abs of either sign.")] = "+"
+    by: Annotated[
+        str, typer.Option(help="Rank by relevance, lift (over what independent ones share), or excess (beyond it).")
+    ] = "relevance"
+    least: Annotated[
+        float | None, typer.Option(help="With --by: flows with less relevance are left out; 0.001 for lift.")
+    ] = None
     effort: Annotated[float, typer.Option(help="Forward passes that a search may take.")] = EFFORT
     nodes: Nodes = 8
     batch: Batch = None

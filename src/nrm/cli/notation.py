@@ -1,4 +1,4 @@
-"""Sets, partitions and targets as text, as they are written in Python but for quotes; nothing in a text is ever run.
+"""Sets, partitions, targets and rules as text, written as in Python but for quotes; nothing in a text is ever run.
 
 ``features.28.channel(12)`` is ``nrm.layer("features.28").channel(12)``.
 """
@@ -6,22 +6,26 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nrm import rules as known_rules
 from nrm.errors import InputError, NrmError, QuestionError
 from nrm.measure.classes import find_class, output_names
 from nrm.questions.values import Layer, Partition, Set
 from nrm.report.columns import BY, Pick
+from nrm.rules.composites import NAMES, rule_in_words
 
 EVENTS = ("channel", "position", "head", "step", "edge")
 AXES = ("channels", "positions", "heads", "steps", "edges")
 EVENT = re.compile(rf"(?P<layer>.+)\.(?P<kind>{'|'.join(EVENTS)})\((?P<index>.*)\)", re.S)
 AXIS = re.compile(rf"(?P<layer>.+?)\.(?P<kind>{'|'.join(AXES)})(?P<index>\[.*\])?", re.S)
 NEURONS = re.compile(r"(?P<layer>.+?)(?P<index>\[[^\[\]]*\])", re.S)
+RULES_EXAMPLE = "Gamma(0.25), ZPlus, AlphaBeta(2, 1)"
 SET_EXAMPLE = "features.28.channel(12), features.28.all, features.28[3, 4:8, 4:8]"
 
 
@@ -163,6 +167,36 @@ def read_target(text: str | None, labels: Sequence[str] | Mapping[int, str] | No
     if len(numbers) > 1:
         return numbers
     return (-1, numbers[0]) if tokens else numbers[0]
+
+
+def read_rules(text: str) -> Any:
+    """The rules that a text says: a composite's name, or a rule as in Python, with its usual numbers if it has none.
+
+    >>> read_rules("epsilon-plus"), read_rules("Gamma(0.5)"), read_rules("zplus"), read_rules("AlphaBeta(2, beta=1)")
+    ('epsilon-plus', Gamma(gamma=0.5), ZPlus(), AlphaBeta(alpha=2, beta=1))
+    """
+    text = text.strip()
+    if text == "auto" or text in NAMES:
+        return text
+    name, opening, rest = text.partition("(")
+    usual = rule_in_words(name)
+    if usual is None:
+        near = difflib.get_close_matches(text.lower(), NAMES, n=2)
+        raise InputError(
+            "no such rules", got=f"--rules {text}"[:120], expected=f"{RULES_EXAMPLE}, auto, {', '.join(NAMES)}",
+            hint=f"--rules {near[0]}" if near else None,
+        )  # fmt: skip
+    rule = getattr(known_rules, usual.removeprefix("nrm.").partition("(")[0])
+    try:
+        call = ast.parse(f"_({rest}" if opening else usual, mode="eval").body
+        if not isinstance(call, ast.Call) or isinstance(call.func, ast.Call) or None in [k.arg for k in call.keywords]:
+            raise ValueError(text)
+        numbers = [ast.literal_eval(one) for one in call.args]
+        return rule(*numbers, **{str(one.arg): ast.literal_eval(one.value) for one in call.keywords})
+    except NrmError as error:
+        raise error.at(f"--rules {text}"[:120]) from None
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise InputError("the rule cannot be read", got=f"--rules {text}"[:120], expected=RULES_EXAMPLE) from error
 
 
 def _indices(text: str) -> Any:

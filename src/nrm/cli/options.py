@@ -55,7 +55,7 @@ class MeasureOptions:
     target: Annotated[
         str | None, typer.Option(help="What is explained: a class, -1,TOKEN, logits, softmax; else the top one.")
     ] = None
-    rules: Annotated[str, typer.Option(help="A composite by name.")] = "auto"
+    rules: Annotated[str, typer.Option(help="A composite by name, or a rule: Gamma(0.25), ZPlus.")] = "auto"
     bias: Annotated[str, typer.Option(help="ignore, input, or auto: as the rules say.")] = "auto"
     zero: Annotated[str, typer.Option(help="Where mass without a way goes: sink, uniform, error.")] = "sink"
     dtype: Annotated[str | None, typer.Option(metavar="float32|float64", help="Precision of relevance.")] = None

@@ -34,7 +34,8 @@ def contribution(R: Measure, *arguments: Argument, value: Any = "zero", seed: in
 
     For sets ``S1, ..., Sm`` of m layers it is ``sum over subsets B of (-1)^|B| f(without the sets of B)``: what the
     output owes to all of them together, found by intervention. Layers and partitions become axes. A contribution is
-    on the scale of the output: compare it with ``R.value`` times the relevance (:func:`scores`).
+    on the scale of the output: compare it with ``R.value`` times the relevance (:func:`scores`). Arguments of one layer
+    stand for the neurons that they have in common, as in ``R(...)``; without any they are refused.
 
     Removed neurons become 0, or ``value``: ``"mean"`` over the batch, ``"resample"``: those of another sample
     (chosen by ``seed``), a number, a tensor of the layer's shape, or a mapping from layers to any of these. The network
@@ -56,7 +57,8 @@ def remove(R: Measure, *arguments: Argument, value: Any = "zero", seed: int = 0)
     """The network's outputs without some neurons, all sets removed at once: ``(batch, *axes, *output shape)``.
 
     Layers and partitions become axes as in ``R(...)``: one removal for each of their blocks. Of several sets of one
-    layer all are removed, ``a.channel(3), a.channel(5)`` as ``a.channel(3) | a.channel(5)``.
+    layer all are removed, ``a.channel(3), a.channel(5)`` as ``a.channel(3) | a.channel(5)``; a partition and more of
+    its layer stand for what they have in common.
 
     >>> import nrm
     >>> from torch import nn
@@ -84,7 +86,10 @@ def _united(arguments: Sequence[Argument]) -> list[Argument]:
 
 
 def occlusion(R: Measure, *arguments: Argument, value: Any = "zero", seed: int = 0) -> Tensor:
-    """How much the explained output loses without the sets, all removed at once; in the shape of ``R(*arguments)``."""
+    """How much the explained output loses without the sets, all removed at once; in the shape of ``R(*arguments)``.
+
+    Arguments of one layer stand for the neurons that they have in common, as in :func:`contribution`.
+    """
     return _intervene("nrm.evaluate.occlusion", R, arguments, value, seed, _losses, ())
 
 
@@ -212,8 +217,26 @@ def _cutout(R: Measure, stop: Stop, value: Any, seed: int) -> Cutout:
         numbers, outside = numbers * blocks.count + own, outside | (own < 0)
     if stop.sets:
         outside = outside | ~stop.set_mask()[0]
-    labels = frame.from_samples(torch.where(outside, -1, numbers)[None])[0].expand(node.shape)
+    numbers = torch.where(outside, -1, numbers)
+    _refuse_disjoint(stop, numbers)
+    labels = frame.from_samples(numbers[None])[0].expand(node.shape)
     return Cutout(stop.site, labels, stop.count, replacement(value, frame, node.value, seed))
+
+
+def _refuse_disjoint(stop: Stop, numbers: Tensor) -> None:
+    """Refuses arguments of one layer without common neurons: nothing would be removed, and the answer would be 0."""
+    if len(stop.blocks) + len(stop.sets) < 2:
+        return
+    found = torch.unique(numbers[numbers >= 0]).numel()
+    if found < stop.count:
+        none = "no neuron in common" if stop.count == 1 else f"no neuron in common in {stop.count - found} of them"
+        raise QuestionError(
+            "arguments of one layer have nothing in common", where=stop.frame.label,
+            got=f"{len(stop.blocks) + len(stop.sets)} arguments, {stop.count} combinations: {none}",
+            expected="sets of different layers, or sets of one layer that overlap: they stand for what they share",
+            hint="A | B removes both; occlusion(R, A) + occlusion(R, B) - occlusion(R, A | B) is what they owe to "
+                 "each other",
+        )  # fmt: skip
 
 
 def _guard(R: Measure, nbytes: int) -> None:

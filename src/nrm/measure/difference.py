@@ -15,6 +15,7 @@ from nrm.errors import NrmError, QuestionError
 from nrm.measure.check import Check
 from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, combined
+from nrm.measure.lift import FORMS, read_form
 from nrm.measure.question import Argument, asked_sample, read_question, refuse_free
 from nrm.measure.show import Rows, as_html, as_text, options_text, outputs_text
 from nrm.measure.table import tabulate
@@ -105,13 +106,14 @@ class Difference:
 
     def flows(
         self, *arguments: Argument, k: int = 10, given: Set | Sequence[Set] | None = None, sign: str = "abs",
-        method: str = "exact", effort: float = 300,
+        method: str = "exact", effort: float = 300, by: str = "relevance", least: float | None = None,
     ) -> Flows:  # fmt: skip
         """Each sample's k combinations of blocks that differ most, whatever their sign unless ``sign`` says it.
 
         They rank by their ``share``: the difference of the two joint relevances or, with ``given``, of the two
         conditionals. The lists are exact where ``certified`` says so: from the whole tables where that is affordable,
-        else by a search in which a prefix can reach as far as the bounds of both measures together allow.
+        else by a search in which a prefix can reach as far as the bounds of both measures together allow. A difference
+        has no lift, so ``by`` can only be ``"relevance"``, and ``least`` is not defined.
 
         >>> import nrm
         >>> from torch import nn
@@ -124,6 +126,9 @@ class Difference:
         True
         """
         request = Request.read(k, sign, method, effort)
+        read_form(by, ("relevance", *FORMS), "by")
+        if by != "relevance" or least is not None:
+            self.lift(*arguments)
         one, arguments, conditions = self._meant(arguments, given)
         asked = [*arguments, *conditions]
         refuse_free(asked, conditions)
@@ -164,7 +169,8 @@ class Difference:
         raise QuestionError(
             "a difference has no lift", got="a signed measure of total 0",
             expected="a measure in which everything has 1",
-            hint="D.first.lift(...) - D.second.lift(...); D(a.channels, b.channels) are the joint relevances",
+            hint="D.first.lift(...) - D.second.lift(...), or D.first.flows(..., by='lift'); "
+                 "D(a.channels, b.channels) are the joint relevances",
         )  # fmt: skip
 
     def walks(self, *_: Any, **__: Any) -> NoReturn:
@@ -209,6 +215,11 @@ class Difference:
     def output(self) -> Layer:
         """The explained output as a layer."""
         return self.first.output
+
+    @property
+    def tokens(self) -> Partition:
+        """The tokens of a text, each with all that the model adds up for it: word, position, type."""
+        return self._both(lambda R: R.tokens)[0]
 
     @property
     def inputs(self) -> Cut:
