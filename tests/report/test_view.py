@@ -13,6 +13,8 @@ import torch
 
 import nrm
 import vision
+from nrm.measure import Measure
+from nrm.plot.columns import read_flows
 from nrm.report import View
 from nrm.report.columns import default_picks
 from nrm.report.pictures import unpack_map
@@ -220,3 +222,20 @@ def test_a_layer_that_almost_nothing_passes_is_shown_all_the_same() -> None:
     R = nrm.measure(model, torch.rand(1, 1, 8, 8), rules="lrp-0", bias="input")
     view = View(R, layers=["1", "3", "output"]).whole()
     assert [node["kind"] for node in view["columns"][0]["nodes"]] == ["rest", "elsewhere"]
+
+
+def test_the_picture_of_flows_asks_nothing_that_the_view_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    R = subjects.measured()
+    view = View(R, layers=["pool#0", "pool#1", "output"], nodes=12)  # all blocks, so that there is no rest
+    view.network()
+    expected = read_flows(R, [shown.partition for shown in view.columns], view.choice, None, None)
+    asked: list[Any] = []
+    answer = Measure._answer
+    monkeypatch.setattr(Measure, "_answer", lambda self, *given: (asked.append(given), answer(self, *given))[1])
+    found = view.drawn()
+    assert not asked
+    assert [column.nodes for column in found.columns] == [column.nodes for column in expected.columns]
+    for one, other in zip(found.ribbons, expected.ribbons, strict=True):
+        assert one[:3] == other[:3]
+        assert (one.share, *one.widths) == pytest.approx((other.share, *other.widths), abs=1e-6)
+    assert View(R, layers=["pool#0", "output"]).drawn().ribbons  # also where nothing is known yet

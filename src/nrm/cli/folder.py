@@ -9,8 +9,8 @@ from typing import Any
 from nrm.cli.output import as_text
 from nrm.extras import extra
 from nrm.jobs.folders import mark_results
-from nrm.plot import flows as draw_flows
 from nrm.plot import heatmap, text
+from nrm.plot.flow import draw_flows
 from nrm.report import View
 from nrm.results import replacing, save
 
@@ -61,7 +61,7 @@ def _heat(folder: Path, view: View) -> Iterator[str]:
 
 
 def _flows(folder: Path, view: View) -> Iterator[str]:
-    axes = draw_flows(view.R, *(shown.partition for shown in view.columns), nodes=view.choice.nodes)
+    axes = draw_flows(view.R, view.drawn())
     yield from _save(axes.figure, folder, "flows")
 
 

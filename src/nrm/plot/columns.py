@@ -173,6 +173,16 @@ def make_flows(
         [members[i].T @ part @ members[i + 1] for part in (table.clip(min=0), (-table).clip(min=0))]
         for i, table in enumerate(tables)
     ]
+    return _joined(columns, signed)
+
+
+def join_columns(columns: Sequence[Column], tables: Sequence[Array]) -> Flows:
+    """Columns of nodes and the joint relevances of the nodes of neighbours, with ribbons; nodes cross little."""
+    return _joined(list(columns), [[table.clip(min=0), (-table).clip(min=0)] for table in tables])
+
+
+def _joined(columns: list[Column], signed: list[list[Array]]) -> Flows:
+    """Columns with ribbons, from what nodes of neighbouring columns share for the output and against it."""
     orders = untangle([a + b for a, b in signed], [sum(n.kind == "block" for n in c.nodes) for c in columns])
     columns = [c._replace(nodes=tuple(c.nodes[i] for i in o)) for c, o in zip(columns, orders, strict=True)]
     ribbons = []

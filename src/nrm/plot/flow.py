@@ -102,14 +102,20 @@ def flows(
             )  # fmt: skip
         one = R.sample(sample)
         read = read_flows(one, partitions, choice, names, columns)
-        notes = note_sign(one.value)
         ax = None if ax is None else check_axes(ax, "nrm.plot.flows")
     except NrmError as error:
         error.at("nrm.plot.flows")
         raise
+    return draw_flows(one, read, ax, _title(one, sample, len(R)) if title is None else title, labels)
+
+
+def draw_flows(
+    R: Measure, read: Flows, ax: Axes | None = None, title: str | None = None, labels: tuple[str, str] = ENDS
+) -> Axes:
+    """Draw columns and ribbons of one sample's measure that were read before; nothing is asked again."""
     page = _new_page(read) if ax is None else _page_of(ax, read)
-    _draw(page, read, labels, notes)
-    text = _title(one, sample, len(R)) if title is None else title
+    _draw(page, read, labels, note_sign(R.value))
+    text = _title(R, 0, 1) if title is None else title
     if text:
         _draw_title(page, text)
     return page.ax

@@ -19,7 +19,7 @@ from nrm._version import __version__
 from nrm.errors import NrmWarning, QuestionError
 from nrm.measure.labels import name_of
 from nrm.measure.show import SIGN, options_text, output_text
-from nrm.plot.columns import Choice, read_choice
+from nrm.plot.columns import Choice, Flows, join_columns, read_choice
 from nrm.plot.pictures import Array
 from nrm.questions.formula import Formula
 from nrm.report.columns import (
@@ -158,6 +158,12 @@ class View:
         for more in self.ribbons():
             part["order"] = more["order"]
         return part | {"tables": [None if t is None else t.tolist() for t in self._tables]}
+
+    def drawn(self) -> Flows:
+        """Columns and ribbons as a picture has them, from the tables that are known; others are asked for now."""
+        if not self._tables or any(table is None for table in self._tables):
+            self.network()
+        return join_columns([s.column for s in self.columns], [t for t in self._tables if t is not None])
 
     @property
     def script(self) -> Script:
