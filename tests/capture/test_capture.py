@@ -225,7 +225,7 @@ def test_every_activation(module: nn.Module) -> None:
     model = nn.Sequential(nn.Linear(4, 4), module).double().eval()
     tape = check_capture(model, numbers(2, 4))
     assert all(node.op.kind != "unknown" for node in tape.nodes if not isinstance(node.op, Source))
-    R = nrm.measure(model, numbers(2, 4), rules="lrp-0", target=0)
+    R = nrm.measure(model, numbers(2, 4), rules="lrp-0")
     assert R.check(strict=False).mass == pytest.approx((1, 1))
 
 
