@@ -133,10 +133,11 @@ for digit, count, logit in store.sql(
 #
 # ```py
 # nrm.relmax(model, "imagenet/train", a.channels, (a.channels, b.channels), transform=weights.transforms(),
-#            target="label", store="vgg16-store", shard_size=4096, workers=8, max_errors=100)
+#            target="label", class_names=classes, store="vgg16-store", shard_size=4096, workers=8, max_errors=100)
 # ```
 #
-# - **A folder of images** with one folder per class is a data set; so are those of torch and Hugging Face.
+# - **A folder of images** with one folder per class is a data set; so are those of torch and Hugging Face. Its classes
+#   are matched to outputs by name, never by order: `classes` is `{"n01440764": 0, ...}`.
 # - **Workers**: `workers=8` are processes on this machine (a script then needs `if __name__ == "__main__":`),
 #   `engine="ray"` the actors of a cluster. Machines without a cluster take `shards=` each, and
 #   `nrm.jobs.merge_stores` makes one store of theirs. Results do not depend on any of that.

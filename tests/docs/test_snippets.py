@@ -75,7 +75,7 @@ def test_what_is_said_of_a_large_data_set_works(tmp_path: Path, monkeypatch: pyt
             return lambda picture: torch.tensor(list(picture.tobytes())).view(8, 8, 3).permute(2, 0, 1) / 255
 
     names = {"nrm": nrm, "model": nn.Sequential(*layers).eval(), "weights": Weights, "a": nrm.layer("1"),
-             "b": nrm.layer("3")}  # fmt: skip
+             "b": nrm.layer("3"), "classes": {"class 0": 0, "class 1": 1}}  # fmt: skip
     exec("found = " + snippet("relmax.py").replace("workers=8", "workers=1"), names)
     found: Any = names["found"]
     best = found.top(nrm.layer("1").channel(0))
