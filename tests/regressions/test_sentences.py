@@ -105,14 +105,16 @@ def test_the_light_check_does_not_speak_of_layers() -> None:
 
 def test_an_output_of_zero_has_no_shares_and_no_remedy_that_is_in_use() -> None:
     R = nrm.measure(one_weight(-5.0), torch.ones(1, 1))
-    for ask in (R, R.in_units):
-        with pytest.raises(nrm.NrmError) as caught:
-            ask(R.input)
-        text = str(caught.value)
-        assert "The explained output is 0" in text
-        assert "explain another output" in text
-        for wrong in ("zero='uniform'", "bias='input'", "float64", "sinks", "in_units"):
-            assert wrong not in text, wrong
+    with pytest.raises(nrm.NrmError) as caught:
+        R(R.input)
+    text = str(caught.value)
+    assert "The explained output is 0" in text
+    assert "R.in_units(...) says what it is the sum of" in text
+    assert "explain another output" in text
+    for wrong in ("zero='uniform'", "bias='input'", "float64", "sinks"):
+        assert wrong not in text, wrong
+    assert R.in_units(R.input).tolist() == [[5.0]]
+    assert R.in_units(R.biases[0]).tolist() == [[-5.0]]
 
 
 def test_an_output_close_to_zero_is_answered_in_its_units() -> None:
@@ -142,9 +144,12 @@ def test_an_output_lost_in_rounding_is_named() -> None:
     model.weight.data = torch.tensor([[5.0, -3.0], [1.0, 1.0]])
     model.bias.data = torch.tensor([-2.0 + 4e-7, 1000.0])
     R = nrm.measure(model, torch.ones(1, 2), target=0)
-    for ask in (R, R.in_units):
-        with pytest.raises(nrm.MassError, match="0 up to rounding"):
-            ask(R.input)
+    with pytest.raises(nrm.PrecisionError, match="close to 0"):
+        R(R.input)
+    torch.testing.assert_close(R.in_units(R.input), torch.tensor([[5.0, -3.0]]))
+    R = nrm.measure(model, torch.ones(1, 2), target=0, rules=nrm.Gamma(0.0), bias="input")  # a rule that divides
+    with pytest.raises(nrm.MassError, match="0 up to rounding"):
+        R(R.input)
 
 
 def test_other_troubles_are_not_blamed_on_the_output() -> None:
