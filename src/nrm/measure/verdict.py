@@ -77,7 +77,9 @@ def constants(shares: Sequence[float]) -> Iterator[str]:
 def near_zero(value: float, condition: float) -> str:
     """What it means that an explained output is 0, or close to it beside what it is the sum of."""
     if value == 0:
-        return "The explained output is 0, and nothing can be a share of it. R.in_units(...) says what it is the sum of."
+        return (
+            "The explained output is 0, and nothing can be a share of it. R.in_units(...) says what it is the sum of."
+        )
     if condition == 0:
         return f"The explained output is {value:.3g}, which is 0 up to rounding: what it is the sum of cancels."
     return (
