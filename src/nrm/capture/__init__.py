@@ -5,7 +5,7 @@ from nrm.capture.call import Call
 from nrm.capture.capture import capture, own_output
 from nrm.capture.guard import plain_execution
 from nrm.capture.names import NONNEGATIVE
-from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Softmax, Source, Term, Unknown
+from nrm.capture.ops import Combine, Linear, Multiply, Op, OwnOp, Pointwise, Select, Softmax, Source, Term, Unknown
 from nrm.capture.register import register
 from nrm.capture.replay import Deviation, Segment, computed, find_deviation, reads, replay
 from nrm.capture.tape import Node, Tape, unknown_layer
@@ -20,6 +20,7 @@ __all__ = [
     "Multiply",
     "Node",
     "Op",
+    "OwnOp",
     "Pointwise",
     "Segment",
     "Select",

@@ -1,7 +1,7 @@
-"""What a recorded call means for relevance: eight families of ops, as values.
+"""What a recorded call means for relevance: a few kinds of ops, as values.
 
 A call of torch is read once, when it is recorded, and becomes one of these. The rest of the library knows no
-torch functions.
+torch functions. What each kind does to relevance is said by its family, in ``nrm.steps.families``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -139,4 +140,16 @@ class Unknown:
     kind: str = field(default="unknown")
 
 
-Op = Source | Linear | Combine | Pointwise | Select | Multiply | Unknown
+@dataclass(frozen=True, eq=False)
+class OwnOp:
+    """An op that none of the others is: a class made from it, with a family of its own (:func:`nrm.steps.family`).
+
+    It leaves samples and channels on the axes where they lie in what it reads. An ``entrywise`` one reads tensors of
+    the shape of its result, and every entry of the result is made of the entries at the same position.
+    """
+
+    entrywise: ClassVar[bool] = False
+    kind: str = "own"
+
+
+Op = Source | Linear | Combine | Pointwise | Select | Multiply | OwnOp | Unknown

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Term, Unknown
+from nrm.capture.ops import Combine, Linear, Multiply, Op, OwnOp, Pointwise, Select, Source, Term, Unknown
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
 from nrm.operators import Function, LinearMap, Place, place_all
@@ -27,7 +27,7 @@ def holds(op: Op) -> bool:
         return op.held or op.kind == "matmul"
     if isinstance(op, Pointwise):
         return op.function is None
-    return isinstance(op, Select | Unknown)
+    return isinstance(op, Select | OwnOp | Unknown)
 
 
 def reads(node: Node) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture.axes import through
-from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise, Select, Source, Unknown
+from nrm.capture.ops import Combine, Linear, Multiply, Op, OwnOp, Pointwise, Select, Source, Unknown
 from nrm.capture.tape import Node
 from nrm.operators import (
     Centering,
@@ -44,7 +44,7 @@ class Whose:
 
 def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
     """Where samples lie in an op's result."""
-    if isinstance(op, Unknown):
+    if isinstance(op, Unknown | OwnOp):
         return _through_unknown(parents, shape, batch)
     maps = _maps(op)
     found = [_axis_through(m, p.sample) for m, p in zip(maps, parents, strict=True)]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, plain_execution
+from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Select, plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.measure import Measure
 from nrm.questions.formula import Formula
@@ -158,7 +158,7 @@ def _below(node: Node, nodes: Sequence[Node], marks: Tensor) -> Iterator[Tensor]
     elif isinstance(op, Multiply):
         for move in op.moves:
             yield marks if move is None else move.transpose(marks)
-    elif isinstance(op, Pointwise):
+    elif isinstance(op, Pointwise) or (isinstance(op, OwnOp) and op.entrywise):
         for _ in node.inputs:
             yield marks
     else:

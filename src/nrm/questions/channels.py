@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select
+from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Select
 from nrm.capture.axes import through
 from nrm.operators import (
     Expand,
@@ -71,7 +71,7 @@ def keeps_channels(network: Network, node: Node, position: int) -> bool:
         return alone and node.channel == source.channel
     elif isinstance(op, Select):
         return op.reduce is None and node.channel == source.channel and _moves_within(op.map, source, node)
-    elif not isinstance(op, Pointwise):
+    elif not isinstance(op, Pointwise) and not (isinstance(op, OwnOp) and op.entrywise):
         return False
     return _moves_within(move, source, node)
 

@@ -41,6 +41,9 @@ class Products(Family):
     def ones(self, network: Network, node: Node, is_one: bool) -> list[int]:
         return self.reads(network, node) if is_one else []
 
+    def is_nonnegative(self, network: Network, node: Node) -> bool:
+        return True
+
 
 def _others(network: Network, node: Node, position: int) -> Callable[[], Tensor]:
     """The product of all factors but one."""

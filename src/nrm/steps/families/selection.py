@@ -20,3 +20,6 @@ class Selections(Family):
         (j,) = node.inputs
         post = network.per_unit(node.index, j)
         network.link(network.plain(node.index), network.plain(j), network.local(node.index, j, node.op.map, post))
+
+    def is_nonnegative(self, network: Network, node: Node) -> bool:
+        return True

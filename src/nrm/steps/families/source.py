@@ -17,3 +17,6 @@ class Sources(Family):
 
     def connect(self, network: Network, node: Node) -> None:
         return
+
+    def is_nonnegative(self, network: Network, node: Node) -> bool:
+        return True

@@ -38,3 +38,6 @@ class Sums(Family):
     def ones(self, network: Network, node: Node, is_one: bool) -> Iterable[int]:
         assert isinstance(node.op, Combine)
         return column_ones(network, node.index, is_one) if node.op.joins else super().ones(network, node, is_one)
+
+    def is_nonnegative(self, network: Network, node: Node) -> bool:
+        return True
