@@ -1,4 +1,4 @@
-"""An own rule for an own op: a layer that no library knows, and a rule that no paper has. A tutorial in cells.
+"""An own rule for an own op: layers that no library knows, and a rule that no paper has. A tutorial in cells.
 
 Run it as a script, open it as a notebook (`# %%` cells), or read the page that the docs make of it. It needs no
 download.
@@ -9,7 +9,8 @@ download.
 #
 # Research code has layers that no library knows, and ideas about relevance that no paper has. Both are a few lines:
 # an **op** says *what* a function computes, a **rule** says *how* a linear step shares relevance among its inputs. The
-# two are independent, so that a new rule works for all layers, and a new layer with all rules.
+# two are independent, so that a new rule works for all layers, and a new layer with all rules. An op that is like no
+# other gets a **family**, which says what its steps do to relevance.
 #
 # Here the op is a dense layer whose weights are stored in eight bits, and the rule asks what should become of negative
 # contributions. The network is the one that the package carries (`nrm demo`).
@@ -22,12 +23,13 @@ import torch
 from torch import nn
 
 import nrm
-from nrm.capture import Linear
+from nrm.capture import Linear, OwnOp
 from nrm.demo import digits, read_digits
 from nrm.demo.digits import LEARNED
 from nrm.operators import Dense
 from nrm.rules import Factor
-from nrm.testing import check_op, check_rule
+from nrm.steps import Family, family
+from nrm.testing import check_measure, check_op, check_rule
 
 model, _, _ = digits()
 images, classes = read_digits()
@@ -118,8 +120,9 @@ print(f"heat maps of bytes and of floats correlate with {alike.mean():.4f}")
 # with c = 0 for sizes alone, c = 1 for z+ (times two, which normalizing cancels), and large c for LRP-0.
 #
 # A rule says its entries as a sum of factors *a V*: activations of its own, times the step's map with changed weights.
-# Column sums, both directions of a message and tables of pairs follow from that; for dense layers, convolutions and
-# whatever else is linear.
+# Column sums, both directions of a sweep and tables of pairs follow from that; for dense layers, convolutions and
+# whatever else is linear. It also states what it is: entries *vanish* with the input, so that what travels on below is
+# a density, relevance per unit of value; and they need not have the *sign* of *hW*.
 
 
 # %%
@@ -129,6 +132,8 @@ class Tilted(nrm.Rule):
 
     c: float = 0.5
     keys = (("sign", 1), ("sign", -1))  # W and -W have entries of their own
+    vanishes = True
+    signed = False
 
     def factors(self, key, map, h, nonnegative):
         sign = key[1]
@@ -205,6 +210,79 @@ assert found[0.0] < found[1.0] < found[8.0]
 # Negative contributions are not just small positive ones: counting them by size is worse than leaving them out, and
 # leaving them out is worse than counting them as negative.
 #
+# ## An op like no other
+#
+# A pair of filters that answer to the two directions of an edge, and the length of the two answers together,
+# $y = \sqrt{u^2 + v^2}$: the strength of an edge, whatever its direction. That is no linear step, no product, no
+# function of one tensor. But $y = (u / y)\, u + (v / y)\, v$, which says what each filter has in it. Such an op is a
+# class, and what it does to relevance is a **family**: it links tensors by maps.
+
+
+# %%
+class Strength(OwnOp):
+    """``y = sqrt(u^2 + v^2)``, entry by entry."""
+
+    entrywise = True
+
+
+@family(Strength)
+class Strengths(Family):
+    """``y = (u / y) u + (v / y) v``."""
+
+    def connect(self, network, node):
+        i, y = node.index, node.value
+        some = torch.where(y == 0, 1.0, y)
+        for j in node.inputs:
+            u = network.tape.nodes[j].value
+            entry = u / some  # from value to value
+            if network.is_one(j):  # a rule below wants relevance itself: from 1 to value
+                entry = u * entry
+            if network.is_one(i):  # a rule above gives relevance itself: from 1 to 1
+                entry = torch.where(y == 0, 0.5, entry / some)
+            network.link(network.plain(i), network.plain(j), network.local(i, j, post=entry))
+
+
+nrm.register("hypot", lambda call, u, v: call.one(Strength(), u, v))
+check_op(lambda h: torch.hypot(h, h.flip(1)), torch.randn(2, 4))
+
+# %% [markdown]
+# The one law of a family is that the maps of a step carry the units of what it reads to its own unit, a unit being the
+# value (or 1, where a rule deals in relevance itself). Everything else follows: joint questions, flows, single walks,
+# the certificate. Here is a classifier of edge strengths, whose last layer is fitted by least squares.
+
+
+# %%
+class Edges(nn.Module):
+    """The strength of edges in eight by eight pixels, and what class they speak for."""
+
+    def __init__(self):
+        super().__init__()
+        self.across, self.down = (nn.Conv2d(1, 1, 3, padding=1, bias=False) for _ in range(2))
+        sobel = torch.tensor([[1.0, 0.0, -1.0], [2.0, 0.0, -2.0], [1.0, 0.0, -1.0]]) / 8
+        self.across.weight.data, self.down.weight.data = sobel[None, None], sobel.T[None, None].clone()
+        self.pool, self.head = nn.AvgPool2d(2), nn.Linear(16, 10, bias=False)
+
+    def forward(self, x):
+        return self.head(self.pool(torch.hypot(self.across(x), self.down(x))).flatten(1))
+
+
+edges = Edges().eval()
+every, labels = read_digits()
+with torch.no_grad():
+    found_edges = edges.pool(torch.hypot(edges.across(every), edges.down(every))).flatten(1)
+    wanted = nn.functional.one_hot(labels[:LEARNED], 10).float()
+    edges.head.weight.data = torch.linalg.lstsq(found_edges[:LEARNED], wanted).solution.T
+    known = edges(images).argmax(1) == classes
+print(f"{known.float().mean():.0%} of {len(images)} digits are read correctly")
+
+E = nrm.measure(edges, images[known][:4], rules="lrp-0")
+check_measure(E, tolerance=1e-4)  # float32
+print("across, down:", [[round(float(E(E[name].all)[i]), 2) for name in ("across", "down")] for i in range(4)])
+one = E.sample(0)
+print(one.flows(one["across"].positions, one["pool"].positions, k=3))
+print(one.walks(k=2))
+
+# %% [markdown]
 # ## On a model of yours
 #
 # - Begin with `nrm.measure` on it as it is. Most networks need nothing; the complaint names the op if one does.

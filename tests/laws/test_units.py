@@ -90,3 +90,16 @@ def test_units_of_the_output_exist_at_an_output_of_zero() -> None:
     with pytest.raises(nrm.NrmError, match=r"output is 0(.|\n)*R\.in_units"):
         R(R.input)
     torch.testing.assert_close(R.sample(1)(R.input), torch.tensor([[6.0, 0.0]]))
+
+
+@pytest.mark.filterwarnings("default::nrm.errors.NrmWarning")
+def test_shares_of_an_output_of_zero_are_said_to_be_those_of_the_rule() -> None:
+    """z+ shares by entries of its own, whatever the value; what was said is that there are no shares."""
+    model = nn.Linear(2, 1)
+    model.load_state_dict({"weight": torch.tensor([[2.0, -1.0]]), "bias": torch.tensor([-5.0])})
+    R = nrm.measure(model, torch.tensor([[3.0, 1.0]]), rules=nrm.ZPlus())
+    assert R(R.input).tolist() == [[1.0, 0.0]]
+    assert R.in_units(R.input).tolist() == [[0.0, 0.0]]
+    verdict = R.check().verdict
+    assert "shares of the rule" in verdict
+    assert "nothing can be a share" not in verdict

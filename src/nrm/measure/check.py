@@ -18,12 +18,12 @@ from nrm.measure.target import Target, predict
 from nrm.measure.verdict import (
     NEAR_ZERO,
     OTHER_OUTPUT,
+    SHARED_ZERO,
     balance,
     blame_output,
     constants,
     deviations,
     is_beyond,
-    near_zero,
     output_condition,
     remedies,
 )
@@ -307,7 +307,7 @@ def check_measure(
             condition = tuple(min(1.0, c) for c in condition)
         value = target.value.tolist()
         errors, cautions = blame_output(errors, condition, value), blame_output(cautions, condition, value)
-    cautions += [(None, near_zero(0.0, 0.0)) for i in (target.value == 0).nonzero()[:, 0].tolist()
+    cautions += [(None, SHARED_ZERO) for i in (target.value == 0).nonzero()[:, 0].tolist()
                  if normalized and i not in {sample for sample, _ in errors}]  # fmt: skip
     errors = [*(() if differs is None else deviations(differs, batch)), *errors]
     cautions += [(None, text) for text in tape.doubts]

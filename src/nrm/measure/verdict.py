@@ -25,6 +25,10 @@ NEAR_ZERO = 100.0
 """An output counts as close to 0 if the absolute values of what it is the sum of are so many times as large."""
 Said = TypeVar("Said", bound=int | None)
 """The sample that something is said of; None for all of them."""
+SHARED_ZERO = (
+    "The explained output is 0: what is given are the shares of the rule at its last step; in units of the output all"
+    " of them are 0."
+)
 OTHER_OUTPUT = "explain another output (target=...), or a difference (output=lambda o: o[:, 1] - o[:, 0])"
 
 
