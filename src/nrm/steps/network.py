@@ -126,8 +126,7 @@ class Network:
     def local(self, i: int, j: int, move: LinearMap | None = None, post: Scale = None, pre: Scale = None) -> Local:
         """A local map from tensor j to tensor i."""
         if self.mode:
-            pre = None if pre is None else abs(pre)
-            post = None if post is None else abs(post)
+            pre, post = (x.abs() if isinstance(x, Tensor) else x and abs(x) for x in (pre, post))
         nodes = self.tape.nodes
         return Local(nodes[j].shape, nodes[i].shape, self.tape.dtype, pre, move, post)
 
