@@ -155,6 +155,8 @@ def test_targets_is_refused_and_target_is_named() -> None:
         lambda **more: nrm.relmax(network(), x, A.channels, **more),
         lambda **more: nrm.stream(network(), [x], {"a": A.channels}, **more),
         lambda **more: nrm.methods.relmax(network(), x, A.channels, **more),
+        lambda **more: nrm.heatmaps(network(), x, **more),
+        lambda **more: nrm.explore(network(), x, block=False, open=False, **more),
     ):
         with pytest.raises(nrm.QuestionError, match=r"try: +target="):
             call(targets="label")

@@ -20,6 +20,7 @@ from nrm.explorer.session import Session, class_names
 from nrm.extras import extra
 from nrm.jobs import Ranking, open_store
 from nrm.jobs.datasets import open_dataset
+from nrm.measure.scores import read_options
 from nrm.report.examples import References
 
 HOST = "127.0.0.1"
@@ -123,6 +124,7 @@ def explore(
 
     Only programs of this machine that know the token of the address can ask, and nothing that they send is run.
     """
+    read_options({name: value for name, value in options.items() if name not in ("target", "progress")})
     named = labels if labels is None or isinstance(labels, Mapping) else {"output": labels}
     references = None
     if store is not None:
