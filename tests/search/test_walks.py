@@ -374,3 +374,11 @@ def test_vgg(shared: Callable[[str], Path]) -> None:
     assert relevances == sorted(relevances, reverse=True)
     for walk in found:
         assert float(R(*walk)) == pytest.approx(walk.relevance, rel=1e-4)
+
+
+def test_walks_through_a_softmax_under_its_own_rule_are_refused() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Softmax(1), nn.Linear(4, 2))
+    R = nrm.measure(model, torch.rand(1, 3), rules="attn-lrp", target=0)
+    with pytest.raises(nrm.QuestionError, match=r"softmax under its own rule[\s\S]*rules='transformer'"):
+        R.walks(k=1)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nrm.steps import COLUMN, DRAIN, Factored, Network, RelevanceNode
+from nrm.errors import QuestionError
+from nrm.steps import COLUMN, DRAIN, Factored, Network, RelevanceNode, Softmaxed
 
 Via = tuple[tuple[int, Tensor], ...]
 
@@ -69,6 +70,12 @@ def _below(network: Network, node: RelevanceNode, at: Tensor, entry: Tensor, via
         if isinstance(map, Factored) and not map.factors.is_identity:
             yield Branch(to, at, windows={map: entry}, leaf=node.tensor, via=via)
             continue
+        if isinstance(map, Softmaxed):
+            raise QuestionError(
+                "single walks are not searched through a softmax under its own rule",
+                where=network.tape.nodes[node.tensor].name, got="nrm.SoftmaxRule",
+                expected="a softmax whose normalizer is held", hint="rules='transformer', or R.flows(...) over layers",
+            )  # fmt: skip
         for below, inner in map.ways(at):
             total = entry * inner
             if lower.kind == COLUMN:
