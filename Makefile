@@ -21,6 +21,7 @@
 #   make reproductions  pictures of the experiments that nrm reproduce has run
 #   make screenshots  the screenshots of the docs (needs Chromium)
 #   make browser   Chromium for the tests of reports and the explorer, where apt-get can install it
+#   make smollm2   fetches SmolLM2-135M for the tests into $NRM_DATA, or out/data (270 MB)
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
 #   make format    let ruff rewrite the files
 #   make clean     remove environments and caches
@@ -33,13 +34,14 @@ ARGS ?=
 
 VENV := .venv
 PEERS := .venv-peers
+SMOLLM2 := .venv-smollm2
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs package extras peers bench bench-peers figures start walks montage flows \
-	gallery generated additive molecules reproductions screenshots browser networks clean
+	gallery generated additive molecules reproductions screenshots browser smollm2 networks clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -117,11 +119,14 @@ browser:
 		|| { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 		|| echo "no browser could be installed: its tests are skipped"
 
+smollm2: $(SMOLLM2)/.ready
+	$(SMOLLM2)/bin/python tools/smollm2.py "$${NRM_DATA:-out/data}"
+
 networks: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/networks.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(PEERS) $(SMOLLM2) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 
 # --- environments: built once, again when their inputs change ---
 
@@ -150,4 +155,8 @@ $(VENV)/.ready-docs: $(VENV)/.ready-dev
 $(PEERS)/.ready: $(PEERS)/.ready-torch pyproject.toml tests/peers/requirements.txt tests/peers/requirements-crp.txt
 	$(PEERS)/bin/python $(PIP_INSTALL) --editable . --requirement tests/peers/requirements.txt
 	$(PEERS)/bin/python $(PIP_INSTALL) --no-deps --requirement tests/peers/requirements-crp.txt
+	@touch $@
+
+$(SMOLLM2)/.ready: $(SMOLLM2)/.ready-torch
+	$(SMOLLM2)/bin/python $(PIP_INSTALL) transformers gguf accelerate
 	@touch $@

@@ -45,15 +45,17 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 def shared() -> Callable[[str], Path]:
     """The path of an item of the real data, such as ``shared("mnist")``; skips the test when it is absent.
 
-    The data is not part of the repository. It is looked for in ``$NRM_DATA``, else beside the repository.
+    The data is not part of the repository. It is looked for in ``$NRM_DATA``, else beside the repository; what ``make``
+    fetches may also be in ``out/data``.
     """
-    home = Path(os.environ.get("NRM_DATA") or ROOT.parent / "shared" / "data")
+    homes = (Path(os.environ.get("NRM_DATA") or ROOT.parent / "shared" / "data"), ROOT / "out" / "data")
 
     def find(item: str) -> Path:
-        path = home / item
-        if not path.exists():
-            pytest.skip(f"real data absent: no {item!r} (set NRM_DATA to the data folder)")
-        return path
+        for path in (home / item for home in homes):
+            if path.exists():
+                return path
+        fetch = "; make smollm2 fetches it" if item.startswith("smollm2") else ""
+        pytest.skip(f"real data absent: no {item!r} (set NRM_DATA to the data folder{fetch})")
 
     return find
 
