@@ -20,50 +20,45 @@ from nrm._version import __version__
 if TYPE_CHECKING:
     from nrm import compat, errors, evaluate, methods, plot, rules, testing
     from nrm.capture import register
-    from nrm.errors import CaptureError as CaptureError
-    from nrm.errors import MassError as MassError
-    from nrm.errors import MemoryLimitError as MemoryLimitError
-    from nrm.errors import NrmError as NrmError
-    from nrm.errors import NrmWarning as NrmWarning
-    from nrm.errors import PrecisionError as PrecisionError
-    from nrm.errors import QuestionError as QuestionError
-    from nrm.errors import ResultFileError as ResultFileError
-    from nrm.errors import RuleError as RuleError
+    from nrm.errors import (
+        CaptureError as CaptureError,
+        MassError as MassError,
+        MemoryLimitError as MemoryLimitError,
+        NrmError as NrmError,
+        NrmWarning as NrmWarning,
+        PrecisionError as PrecisionError,
+        QuestionError as QuestionError,
+        ResultFileError as ResultFileError,
+        RuleError as RuleError,
+    )
     from nrm.explorer import explore
-    from nrm.jobs import heatmaps, relmax, stream
-    from nrm.jobs import open_store as open_store
-    from nrm.measure import Check as Check
-    from nrm.measure import Cut as Cut
-    from nrm.measure import Difference as Difference
-    from nrm.measure import Measure as Measure
-    from nrm.measure import measure
-    from nrm.questions import Layer as Layer
-    from nrm.questions import Partition as Partition
-    from nrm.questions import Set as Set
-    from nrm.questions import query, stack, visits
+    from nrm.jobs import heatmaps, open_store as open_store, relmax, stream
+    from nrm.measure import Check as Check, Cut as Cut, Difference as Difference, Measure as Measure, measure
+    from nrm.questions import Layer as Layer, Partition as Partition, Set as Set, query, stack, visits
     from nrm.results import load, save
-    from nrm.rules import LRP0 as LRP0
-    from nrm.rules import AlphaBeta as AlphaBeta
-    from nrm.rules import Composite as Composite
-    from nrm.rules import EntryEpsilon as EntryEpsilon
-    from nrm.rules import Epsilon as Epsilon
-    from nrm.rules import Flat as Flat
-    from nrm.rules import Gamma as Gamma
-    from nrm.rules import Gradient as Gradient
-    from nrm.rules import IntegratedGradients as IntegratedGradients
-    from nrm.rules import Occlusion as Occlusion
-    from nrm.rules import Pass as Pass
-    from nrm.rules import Product as Product
-    from nrm.rules import Rule as Rule
-    from nrm.rules import Shapley as Shapley
-    from nrm.rules import SoftmaxRule as SoftmaxRule
-    from nrm.rules import Sum as Sum
-    from nrm.rules import WSquare as WSquare
-    from nrm.rules import ZBox as ZBox
-    from nrm.rules import ZPlus as ZPlus
-    from nrm.rules import composite as composite
-    from nrm.search import cluster
-    from nrm.search import coarsen as coarsen
+    from nrm.rules import (
+        LRP0 as LRP0,
+        AlphaBeta as AlphaBeta,
+        Composite as Composite,
+        EntryEpsilon as EntryEpsilon,
+        Epsilon as Epsilon,
+        Flat as Flat,
+        Gamma as Gamma,
+        Gradient as Gradient,
+        IntegratedGradients as IntegratedGradients,
+        Occlusion as Occlusion,
+        Pass as Pass,
+        Product as Product,
+        Rule as Rule,
+        Shapley as Shapley,
+        SoftmaxRule as SoftmaxRule,
+        Sum as Sum,
+        WSquare as WSquare,
+        ZBox as ZBox,
+        ZPlus as ZPlus,
+        composite as composite,
+    )
+    from nrm.search import cluster, coarsen as coarsen
 
     layer = Layer
     """A layer by name, before any measure exists: ``nrm.layer("features.26").channels``."""

@@ -118,6 +118,18 @@ def test_rooms_import_only_earlier_rooms() -> None:
     assert not complaints, "\n".join(complaints)
 
 
+def test_rooms_import_through_the_front_of_a_room() -> None:
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    complaints = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                top, room, *inside = [*node.module.split("."), ""]
+                if top == "nrm" and room in rooms - {room_of(path)} and inside != [""]:
+                    complaints.append(f"{path.relative_to(PACKAGE)}:{node.lineno} imports from {node.module}")
+    assert not complaints, "export it in the room's __init__:\n" + "\n".join(complaints)
+
+
 def test_imports_inside_functions_are_of_extras_only() -> None:
     complaints = []
     for path in SOURCES:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,9 +17,7 @@ from evaluate.interventions import joint_contribution, outputs, without
 from networks import KINDS, cases
 from nrm.evaluate import contribution, each, occlusion, remove, scores
 from nrm.measure.measure import Measure
-from recurrent import KINDS as CELLS
-from recurrent import Fused, Loop
-from recurrent import layer as recurrent_layer
+from recurrent import KINDS as CELLS, Fused, Loop, layer as recurrent_layer
 
 
 def plain_layers(R: Measure, model: nn.Module) -> list[str]:

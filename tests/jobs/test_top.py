@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nrm.jobs.top import Best, Rows, Top, _best_first, merge
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from torch import Tensor
 
 import nrm

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from torch import Tensor, nn
 
 import nrm

@@ -10,8 +10,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from hypothesis import assume, currently_in_test_context, given
-from hypothesis import strategies as st
+from hypothesis import assume, currently_in_test_context, given, strategies as st
 from torch import Tensor, nn
 
 import nrm

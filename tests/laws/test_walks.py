@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 import nrm
 from laws.agreement import both, drawn, everywhere, law, law_of_each, masks, options, visited

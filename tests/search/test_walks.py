@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor, nn
 
 import nrm
 from laws.agreement import Both, drawn, law_of_each
 from networks import KINDS
-from nrm.search import Walk
-from nrm.search import walks as search
+from nrm.search import Walk, walks as search
 from oracles.twin import RULES, Rules
 from real import models
 

@@ -1,8 +1,9 @@
 """From a model and its real inputs to a tape of ops on our own graph; the model is never touched again."""
 
 from nrm.capture.arguments import tensors_in
+from nrm.capture.axes import through as through
 from nrm.capture.call import Call
-from nrm.capture.capture import capture, own_output
+from nrm.capture.capture import capture, own_output, unwrap as unwrap
 from nrm.capture.guard import plain_execution
 from nrm.capture.names import NONNEGATIVE
 from nrm.capture.ops import Combine, Linear, Multiply, Op, OwnOp, Pointwise, Select, Softmax, Source, Term, Unknown

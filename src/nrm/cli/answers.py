@@ -17,14 +17,9 @@ from nrm.cli.notation import read_rules, read_target
 from nrm.cli.options import MeasureOptions
 from nrm.cli.output import Steps, complaint
 from nrm.errors import CaptureError, InputError, MassError, NrmError, PrecisionError
-from nrm.measure import Measure, measure
-from nrm.measure.labels import name_of
-from nrm.questions.formula import Formula
-from nrm.questions.plan import Plan
-from nrm.questions.tracked import TrackedPlan
-from nrm.report.columns import read_partitions
-from nrm.report.health import health
-from nrm.report.view import EFFORT, View
+from nrm.measure import Measure, measure, name_of
+from nrm.questions import Formula, Plan, TrackedPlan
+from nrm.report import EFFORT, View, health, read_partitions
 
 PERSONAL = (CaptureError, MassError, PrecisionError)
 """What may be wrong with one item and not with the next."""

@@ -29,8 +29,7 @@ from nrm.cli.options import ModelOptions
 from nrm.cli.output import Terminal, percent
 from nrm.errors import InputError
 from nrm.measure import Measure
-from nrm.questions import query as read_query
-from nrm.questions.values import Set
+from nrm.questions import Set, query as read_query
 
 
 def opened(terminal: Terminal, options: ModelOptions, name: str, **more: Any) -> Loaded:

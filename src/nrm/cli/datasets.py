@@ -16,15 +16,10 @@ from nrm.cli.notation import read_question, read_target
 from nrm.cli.output import Terminal, percent
 from nrm.errors import InputError, NrmError, QuestionError, readable
 from nrm.extras import extra
-from nrm.jobs import Blocks
-from nrm.jobs import relmax as run_relmax
-from nrm.jobs.datasets import Images
-from nrm.jobs.ranking import Ranking
-from nrm.jobs.samples import split_label
-from nrm.measure.classes import LABEL, Classes, dataset_names, match_classes, output_names
-from nrm.plot import gallery
-from nrm.plot.pictures import read_image
-from nrm.questions.values import Partition, Set
+from nrm.jobs import Blocks, Images, Ranking, relmax as run_relmax, split_label
+from nrm.measure import LABEL, Classes, dataset_names, match_classes, output_names
+from nrm.plot import gallery, read_image
+from nrm.questions import Partition, Set
 from nrm.results import replacing
 
 PICTURES = (".png", ".svg", ".pdf")

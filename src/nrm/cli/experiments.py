@@ -7,9 +7,7 @@ from nrm.cli.asked import Reproduce
 from nrm.cli.output import Terminal
 from nrm.errors import NrmError
 from nrm.extras import extra
-from nrm.reproduce import EXPERIMENTS
-from nrm.reproduce import reproduce as run_experiment
-from nrm.reproduce.store import Unit
+from nrm.reproduce import EXPERIMENTS, Unit, reproduce as run_experiment
 
 with extra("cli", "the command line"):
     from rich.markdown import Markdown

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from nrm.cli.answers import Data, arguments_of, ask_all, layers_of, plan_view, table_of
 from nrm.cli.ask import dry_run, opened, show_results
-from nrm.cli.asked import Explain
-from nrm.cli.asked import Report as ReportAsked
+from nrm.cli.asked import Explain, Report as ReportAsked
 from nrm.cli.folder import write_folder, write_heat, write_json
 from nrm.cli.inputs import Item, read_inputs
 from nrm.cli.models import Loaded
@@ -18,7 +17,7 @@ from nrm.cli.notation import read_parts
 from nrm.cli.options import LookOptions, ModelOptions
 from nrm.cli.output import COMMAND, Steps, Terminal, document, percent
 from nrm.errors import InputError
-from nrm.jobs.folders import mark_results
+from nrm.jobs import mark_results
 from nrm.measure import Measure
 from nrm.report import Report, View
 

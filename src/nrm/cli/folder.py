@@ -8,9 +8,8 @@ from typing import Any
 
 from nrm.cli.output import as_text
 from nrm.extras import extra
-from nrm.jobs.folders import mark_results
-from nrm.plot import heatmap, text
-from nrm.plot.flow import draw_flows
+from nrm.jobs import mark_results
+from nrm.plot import draw_flows, heatmap, text
 from nrm.report import View
 from nrm.results import replacing, save
 

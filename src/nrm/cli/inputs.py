@@ -19,9 +19,9 @@ from torch import Tensor
 from nrm.cli.imported import describe
 from nrm.cli.models import Loaded
 from nrm.errors import InputError, NrmError, readable
-from nrm.explorer.items import MOST_BYTES, SUFFIXES, batched, read_image
+from nrm.explorer import MOST_BYTES, SUFFIXES, batched, read_image
 from nrm.extras import extra
-from nrm.jobs.folders import files_below
+from nrm.jobs import files_below
 
 TENSORS = (".npy", ".safetensors")
 TEXTS = (".txt",)

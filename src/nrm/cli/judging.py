@@ -10,8 +10,7 @@ from nrm.cli.inputs import read_inputs
 from nrm.cli.notation import read_parts
 from nrm.cli.output import Terminal
 from nrm.errors import InputError
-from nrm.evaluate import compare
-from nrm.evaluate.baselines import METHODS
+from nrm.evaluate import METHODS, compare
 from nrm.measure import Measure
 
 WORDS = {

@@ -12,9 +12,8 @@ from nrm.cli.explain import refuse_file
 from nrm.cli.folder import save_picture, write_json
 from nrm.cli.output import Terminal
 from nrm.errors import InputError, readable
-from nrm.jobs import Heatmap
-from nrm.jobs import heatmaps as make_heatmaps
-from nrm.measure.classes import LABEL, output_names
+from nrm.jobs import Heatmap, heatmaps as make_heatmaps
+from nrm.measure import LABEL, output_names
 
 PICTURES = "pictures"
 

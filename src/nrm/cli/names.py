@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nrm.errors import InputError
-from nrm.measure.classes import dataset_names
+from nrm.measure import dataset_names
 
 WHAT = "the names of the classes cannot be read"
 

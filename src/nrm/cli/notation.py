@@ -15,10 +15,10 @@ from typing import Any
 
 from nrm import rules as known_rules
 from nrm.errors import InputError, NrmError, QuestionError
-from nrm.measure.classes import find_class, output_names
-from nrm.questions.values import Layer, Partition, Set
-from nrm.report.columns import BY, Pick
-from nrm.rules.composites import NAMES, rule_in_words
+from nrm.measure import find_class, output_names
+from nrm.questions import Layer, Partition, Set
+from nrm.report import BY, Pick
+from nrm.rules import NAMES, rule_in_words
 
 EVENTS = ("channel", "position", "head", "step", "edge")
 AXES = ("channels", "positions", "heads", "steps", "edges")

@@ -15,8 +15,7 @@ from nrm.cli.inputs import Item, Sample, as_batch, on_device, read_inputs, trans
 from nrm.cli.models import Loaded
 from nrm.cli.options import MeasureOptions, ModelOptions
 from nrm.cli.output import COMMAND, Terminal
-from nrm.demo import read_digits
-from nrm.demo.digits import LEARNED
+from nrm.demo import LEARNED, read_digits
 from nrm.errors import InputError
 from nrm.explorer import explore as start_explorer
 from nrm.extras import extra

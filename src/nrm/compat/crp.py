@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nrm.compat.options import read_options
 from nrm.errors import QuestionError
 from nrm.measure import measure
-from nrm.search.found import read_count
+from nrm.search import read_count
 
 Condition = Mapping[str, Any]
 

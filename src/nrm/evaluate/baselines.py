@@ -13,10 +13,8 @@ from torch import Tensor
 from nrm.capture import plain_execution
 from nrm.errors import QuestionError
 from nrm.evaluate.intervention import occlusion
-from nrm.measure import Measure
-from nrm.measure.question import Argument
-from nrm.questions.stops import Stop, axes_of, stops_for
-from nrm.questions.values import Layer
+from nrm.measure import Argument, Measure
+from nrm.questions import Layer, Stop, axes_of, stops_for
 
 METHODS = ("nrm", "lrp", "occlusion", "activation", "random")
 

@@ -11,15 +11,11 @@ import torch
 from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
-from nrm.evaluate.baselines import METHODS
-from nrm.evaluate.baselines import scores as scores_of
+from nrm.evaluate.baselines import METHODS, scores as scores_of
 from nrm.evaluate.intervention import contribution_and_occlusion
 from nrm.evaluate.statistics import Correlation, TopSums
-from nrm.measure import Measure
-from nrm.measure.question import Argument
-from nrm.questions.frame import Blocks
-from nrm.questions.stops import axes_of, stops_for
-from nrm.questions.values import Layer, Partition
+from nrm.measure import Argument, Measure
+from nrm.questions import Blocks, Layer, Partition, axes_of, stops_for
 from nrm.tables import SAMPLE, Results, Tabled, html_table
 
 SHARE = 0.05

@@ -13,14 +13,22 @@ from nrm.capture import Linear, plain_execution
 from nrm.errors import MemoryLimitError, NrmError, QuestionError
 from nrm.evaluate.removal import Cutout, Removal, orders
 from nrm.evaluate.replacing import replacement
-from nrm.measure import Measure
-from nrm.measure.question import Argument
-from nrm.questions.formula import Formula
-from nrm.questions.frame import Blocks
-from nrm.questions.plan import size_text
-from nrm.questions.steps import replaced, spans_steps, steps_of
-from nrm.questions.stops import Stop, axes_of, stops_for
-from nrm.questions.values import Layer, Partition, Set, Stack
+from nrm.measure import Argument, Measure
+from nrm.questions import (
+    Blocks,
+    Formula,
+    Layer,
+    Partition,
+    Set,
+    Stack,
+    Stop,
+    axes_of,
+    replaced,
+    size_text,
+    spans_steps,
+    steps_of,
+    stops_for,
+)
 
 Finish = Callable[[Tensor, int], Tensor]
 """What is made of the outputs with and without removal, ``(1 + blocks of each layer, ..., batch, ...)``."""

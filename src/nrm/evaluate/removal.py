@@ -19,8 +19,7 @@ from torch import Tensor
 from nrm.capture import Linear, Node, Tape, reads, replay
 from nrm.evaluate.parts import Parts
 from nrm.evaluate.regions import carried_labels
-from nrm.questions.frame import Frame
-from nrm.questions.sweep import Site
+from nrm.questions import Frame, Site
 
 LARGEST = 2**27
 """Entries of all variants of one tensor that are computed at a time, also where there is more memory."""

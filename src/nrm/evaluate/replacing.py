@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.questions.frame import Frame
+from nrm.questions import Frame
 
 KINDS = ("zero", "mean", "resample")
 

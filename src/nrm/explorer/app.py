@@ -12,7 +12,7 @@ from nrm.errors import NrmError, QuestionError
 from nrm.explorer.items import MOST_BYTES
 from nrm.explorer.session import Session
 from nrm.extras import extra
-from nrm.report.page import ASSETS, linked_page, read_asset
+from nrm.report import ASSETS, linked_page, read_asset
 
 with extra("web", "nrm.explore"):
     from starlette.applications import Starlette

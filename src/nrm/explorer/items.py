@@ -18,8 +18,7 @@ from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError, readable
 from nrm.extras import extra
-from nrm.jobs.folders import files_below
-from nrm.jobs.samples import split_label
+from nrm.jobs import files_below, split_label
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from nrm.errors import QuestionError
-from nrm.questions.values import Set
-from nrm.report.columns import BY
-from nrm.report.regions import read_numbers
-from nrm.report.view import View
+from nrm.questions import Set
+from nrm.report import BY, View, read_numbers
 
 MOST_COLUMNS, MOST_CHOSEN = 12, 200
 

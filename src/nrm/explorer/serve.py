@@ -18,10 +18,9 @@ from nrm.errors import NrmError
 from nrm.explorer.items import Items
 from nrm.explorer.session import Session, class_names
 from nrm.extras import extra
-from nrm.jobs import Ranking, open_store
-from nrm.jobs.datasets import open_dataset
-from nrm.measure.scores import read_options
-from nrm.report.examples import References
+from nrm.jobs import Ranking, open_dataset, open_store
+from nrm.measure import read_options
+from nrm.report import References
 
 HOST = "127.0.0.1"
 

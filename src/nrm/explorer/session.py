@@ -13,11 +13,9 @@ from nrm.explorer.items import Items
 from nrm.explorer.reading import check_nodes, read_chosen, read_class, read_layers, read_set
 from nrm.explorer.worker import Job, Worker
 from nrm.measure import Measure, measure
-from nrm.plot.columns import read_choice
+from nrm.plot import read_choice
 from nrm.questions import query
-from nrm.report.examples import References
-from nrm.report.page import COLOURS
-from nrm.report.view import NODES, View
+from nrm.report import COLOURS, NODES, References, View
 
 LONG = 10.0
 """Seconds above which the page asks before it computes."""

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from nrm.errors import MemoryLimitError, NrmWarning, QuestionError
 from nrm.jobs.questions import Question
 from nrm.jobs.samples import collate
-from nrm.measure import Measure, measure
-from nrm.measure.peaks import meeting_peaks, peaks, scaled
-from nrm.measure.scores import weights
+from nrm.measure import Measure, measure, meeting_peaks, peaks, scaled, weights
 from nrm.questions import Layer
 
 Answer = TypeVar("Answer")

@@ -16,11 +16,9 @@ from nrm.jobs.hits import Hit
 from nrm.jobs.questions import Question
 from nrm.jobs.samples import collate
 from nrm.jobs.store import Store
-from nrm.measure import Measure, measure
-from nrm.measure.peaks import Box, Fields, last_set, meeting_peaks
+from nrm.measure import Box, Fields, Measure, last_set, measure, meeting_peaks
 from nrm.questions import Layer, Set
-from nrm.results import load as load_results
-from nrm.results import save as save_results
+from nrm.results import load as load_results, save as save_results
 
 SIDE = 96
 """Pixels of a crop's longer side at most."""

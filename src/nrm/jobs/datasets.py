@@ -15,8 +15,7 @@ from nrm.extras import extra
 from nrm.jobs.answers import Failure, Sample, describe
 from nrm.jobs.folders import files_below
 from nrm.jobs.samples import split_label
-from nrm.measure.classes import Classes, is_label
-from nrm.measure.scores import refuse_batches
+from nrm.measure import Classes, is_label, refuse_batches
 
 AHEAD = 2
 """Batches that are read while one is being explained."""

@@ -22,7 +22,7 @@ from nrm.jobs.answers import describe
 from nrm.jobs.job import Job, remember, run_shard
 from nrm.jobs.parts import Span, write_part
 from nrm.jobs.tally import Known, Tally
-from nrm.search.found import read_count
+from nrm.search import read_count
 
 ENGINES = ("local", "ray")
 RETRIES = 3

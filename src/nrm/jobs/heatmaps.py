@@ -27,12 +27,9 @@ from nrm.jobs.questions import Question
 from nrm.jobs.relmax import bar, read_classes, read_own_target, remark
 from nrm.jobs.samples import split_batch
 from nrm.jobs.store import claim_folder
-from nrm.measure import Measure
-from nrm.measure.classes import is_label, named_target
-from nrm.measure.memory import memory_bound
-from nrm.measure.scores import read_options
+from nrm.measure import Measure, is_label, memory_bound, named_target, read_options
 from nrm.questions import Layer
-from nrm.search.found import read_count
+from nrm.search import read_count
 
 MAPS = "maps"
 """The folder of the maps inside a store."""

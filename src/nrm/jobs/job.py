@@ -20,11 +20,9 @@ from nrm.jobs.likeness import identify
 from nrm.jobs.questions import Question, fingerprint
 from nrm.jobs.tally import Known, Limits, Tally
 from nrm.jobs.top import Best
-from nrm.measure import Measure
-from nrm.measure.origin import model_digest
-from nrm.measure.peaks import block_shape, last_set
+from nrm.measure import Measure, block_shape, last_set, model_digest
 from nrm.questions import Layer, Partition, Stack
-from nrm.search.found import read_count
+from nrm.search import read_count
 
 SCHEMA = 2
 """The version of what is kept of a job. Version 1 had no leading blocks of classes."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from nrm.jobs.answers import Failure
 from nrm.jobs.datasets import Images, Loaded, is_map, load
 from nrm.jobs.questions import fingerprint
-from nrm.measure.classes import Classes, dataset_names
+from nrm.measure import Classes, dataset_names
 
 PROBES = 32
 """Samples that are read and compared."""

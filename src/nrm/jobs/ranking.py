@@ -21,7 +21,7 @@ from nrm.jobs.questions import Question, fingerprint
 from nrm.jobs.tally import RANKS, Tally, class_of
 from nrm.jobs.top import Top, crowded
 from nrm.questions import Layer, Partition, Set
-from nrm.search.found import read_count
+from nrm.search import read_count
 from nrm.tables import Results, html_table, unique
 
 

@@ -37,9 +37,8 @@ from nrm.jobs.questions import Question
 from nrm.jobs.ranking import Found, Ranking
 from nrm.jobs.store import Shelf, Store, claim, close, is_finished
 from nrm.jobs.tally import Limits, fold_shards
-from nrm.measure.classes import LABEL, Classes, dataset_names, is_label, match_classes, named_target
-from nrm.measure.scores import read_options, read_weight
-from nrm.search.found import read_count
+from nrm.measure import LABEL, Classes, dataset_names, is_label, match_classes, named_target, read_options, read_weight
+from nrm.search import read_count
 
 Engine = Callable[[Task, Sequence[int], Callable[[int], None]], Iterator[Done]]
 

@@ -13,14 +13,26 @@ from nrm.errors import MemoryLimitError, NrmError, QuestionError
 from nrm.jobs.moments import ByClass, Moments
 from nrm.jobs.questions import Question, fingerprint
 from nrm.jobs.samples import read_batch
-from nrm.measure import Measure, measure
-from nrm.measure.classes import Classes, dataset_names, is_label, match_classes, named_target
-from nrm.measure.labels import Names, shared_names
-from nrm.measure.memory import memory_bound
-from nrm.measure.peaks import scaled
-from nrm.measure.scores import read_options, read_weight, weights
-from nrm.measure.table import Axis, make_results, question_axes
-from nrm.questions.plan import size_text
+from nrm.measure import (
+    Axis,
+    Classes,
+    Measure,
+    Names,
+    dataset_names,
+    is_label,
+    make_results,
+    match_classes,
+    measure,
+    memory_bound,
+    named_target,
+    question_axes,
+    read_options,
+    read_weight,
+    scaled,
+    shared_names,
+    weights,
+)
+from nrm.questions import size_text
 from nrm.tables import Results, html_table
 
 SOURCES = ("label", "target", "prediction")

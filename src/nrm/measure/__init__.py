@@ -1,8 +1,47 @@
 """The measure, its places and targets; the certificate."""
 
-from nrm.measure.check import Check
+from nrm.measure.check import (
+    PRECISION_RAISE as PRECISION_RAISE,
+    PRECISION_WARN as PRECISION_WARN,
+    SINK_RAISE as SINK_RAISE,
+    SINK_WARN as SINK_WARN,
+    VARIATION_WARN as VARIATION_WARN,
+    Check,
+)
+from nrm.measure.classes import (
+    LABEL as LABEL,
+    Classes as Classes,
+    dataset_names as dataset_names,
+    find_class as find_class,
+    is_label as is_label,
+    match_classes as match_classes,
+    named_target as named_target,
+    output_names as output_names,
+)
 from nrm.measure.difference import Difference
+from nrm.measure.labels import Names as Names, name_of as name_of, shared_names as shared_names
 from nrm.measure.layers import Cut, LayerRow, LayerTable
 from nrm.measure.measure import Measure, SampleMeasure, measure
+from nrm.measure.memory import memory_bound as memory_bound
+from nrm.measure.origin import model_digest as model_digest
+from nrm.measure.peaks import (
+    Box as Box,
+    Fields as Fields,
+    block_shape as block_shape,
+    last_set as last_set,
+    meeting_peaks as meeting_peaks,
+    peaks as peaks,
+    scaled as scaled,
+)
+from nrm.measure.question import Argument as Argument
+from nrm.measure.scores import (
+    read_options as read_options,
+    read_weight as read_weight,
+    refuse_batches as refuse_batches,
+    weights as weights,
+)
+from nrm.measure.show import SIGN as SIGN, options_text as options_text, output_text as output_text
+from nrm.measure.table import Axis as Axis, make_results as make_results, question_axes as question_axes
+from nrm.measure.verdict import balance as balance, is_beyond as is_beyond
 
 __all__ = ["Check", "Cut", "Difference", "LayerRow", "LayerTable", "Measure", "SampleMeasure", "measure"]

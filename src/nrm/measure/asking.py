@@ -27,17 +27,31 @@ from nrm.measure.show import outputs_text
 from nrm.measure.stacked import answer_stacked
 from nrm.measure.table import tabulate
 from nrm.measure.target import Target, excluded
-from nrm.questions.answer import Answerer, Progress
-from nrm.questions.formula import Formula
-from nrm.questions.frame import Blocks
-from nrm.questions.graph import interaction_graph
-from nrm.questions.kept import Kept
-from nrm.questions.plan import Plan, make_plan
-from nrm.questions.steps import pair_table, replaced, spans_steps, steps_of
-from nrm.questions.stops import Stop, stops_for
-from nrm.questions.sweep import Base, Site
-from nrm.questions.tracked import TrackedPlan, answer_tracked, plan_tracked
-from nrm.questions.values import Layer, Partition, Set, Stack
+from nrm.questions import (
+    Answerer,
+    Base,
+    Blocks,
+    Formula,
+    Kept,
+    Layer,
+    Partition,
+    Plan,
+    Progress,
+    Set,
+    Site,
+    Stack,
+    Stop,
+    TrackedPlan,
+    answer_tracked,
+    interaction_graph,
+    make_plan,
+    pair_table,
+    plan_tracked,
+    replaced,
+    spans_steps,
+    steps_of,
+    stops_for,
+)
 from nrm.search import Flows, Found, Request, Side, Walk, find_flows, find_walks, ordered
 from nrm.steps import Network
 from nrm.tables import Results

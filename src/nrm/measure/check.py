@@ -27,8 +27,7 @@ from nrm.measure.verdict import (
     output_condition,
     remedies,
 )
-from nrm.questions.frame import Frame
-from nrm.questions.sweep import Base, Site, base_sweep, sweep
+from nrm.questions import Base, Frame, Site, base_sweep, sweep
 from nrm.steps import Arrivals, Network
 from nrm.tables import SAMPLE, Results, Tabled
 

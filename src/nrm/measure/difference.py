@@ -19,10 +19,7 @@ from nrm.measure.lift import FORMS, read_form
 from nrm.measure.question import Argument, asked_sample, read_question, refuse_free
 from nrm.measure.show import Rows, as_html, as_text, options_text, outputs_text
 from nrm.measure.table import tabulate
-from nrm.questions.formula import Formula
-from nrm.questions.plan import Line, Plan
-from nrm.questions.tracked import TrackedPlan
-from nrm.questions.values import Layer, Partition, Set
+from nrm.questions import Formula, Layer, Line, Partition, Plan, Set, TrackedPlan
 from nrm.search import Flows, Request, Side, find_flows
 from nrm.tables import Results
 

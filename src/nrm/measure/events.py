@@ -11,13 +11,20 @@ from torch import Tensor
 
 from nrm.errors import QuestionError
 from nrm.measure.places import Places
-from nrm.questions.formula import ATOMS, Formula
-from nrm.questions.kept import Kept
-from nrm.questions.steps import spans_steps, steps_visited
-from nrm.questions.stops import Stop, frame_at, stops_for
-from nrm.questions.sweep import Site
-from nrm.questions.track import Labels, Track
-from nrm.questions.values import Set
+from nrm.questions import (
+    ATOMS,
+    Formula,
+    Kept,
+    Labels,
+    Set,
+    Site,
+    Stop,
+    Track,
+    frame_at,
+    spans_steps,
+    steps_visited,
+    stops_for,
+)
 
 Event = list[tuple[Site, Tensor]]
 """Where an event can happen, each with the mask ``(1, *shape)`` of its neurons."""

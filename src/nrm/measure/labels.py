@@ -10,8 +10,7 @@ from typing import Any
 from nrm.errors import NrmError, QuestionError
 from nrm.measure.places import Places
 from nrm.measure.tokens import find_tokens
-from nrm.questions.frame import Blocks, Frame
-from nrm.questions.values import Layer, Set
+from nrm.questions import Blocks, Frame, Layer, Set
 from nrm.search import Flows, Found, Walk
 
 Names = tuple[str, ...] | tuple[tuple[str, ...], ...]

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from nrm.capture import Node
 from nrm.errors import QuestionError
-from nrm.questions.sweep import Base
-from nrm.questions.values import Layer
+from nrm.questions import Base, Layer
 from nrm.steps import Network
 from nrm.tables import Records
 

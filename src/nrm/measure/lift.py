@@ -23,13 +23,8 @@ from torch import Tensor
 from nrm.errors import NrmWarning, QuestionError
 from nrm.measure.events import needs_track
 from nrm.measure.question import Argument, read_question, refuse_free
-from nrm.questions.frame import Blocks
-from nrm.questions.plan import Plan
-from nrm.questions.steps import spans_steps
-from nrm.questions.values import Layer, Partition, Set, Stack
-from nrm.search import Flow, Flows, Request
-from nrm.search.flows import table_cost
-from nrm.search.ranking import Best
+from nrm.questions import Blocks, Layer, Partition, Plan, Set, Stack, spans_steps
+from nrm.search import Best, Flow, Flows, Request, table_cost
 
 if TYPE_CHECKING:
     from nrm.measure.asking import Asking

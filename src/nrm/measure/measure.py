@@ -29,9 +29,7 @@ from nrm.measure.show import as_html, as_text, measure_rows
 from nrm.measure.target import Target, read_target
 from nrm.measure.tokens import find_tokens
 from nrm.measure.weighing import Weighing
-from nrm.questions.kept import Kept
-from nrm.questions.sweep import Base, Site
-from nrm.questions.values import Layer, Partition, Set
+from nrm.questions import Base, Kept, Layer, Partition, Set, Site
 from nrm.rules import Between, coarse_tape, resolve
 from nrm.steps import Network
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nrm.capture import Linear, Tape, own_output, tensors_in
-from nrm.capture.capture import unwrap
+from nrm.capture import Linear, Tape, own_output, tensors_in, unwrap
 from nrm.errors import NrmError
 
 Versions = list[tuple[str, Tensor, int]]

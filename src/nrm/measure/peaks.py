@@ -11,9 +11,7 @@ from torch import Tensor
 from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Select, plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.measure import Measure
-from nrm.questions.formula import Formula
-from nrm.questions.frame import Blocks, Frame
-from nrm.questions.values import Layer, Partition, Set
+from nrm.questions import Blocks, Formula, Frame, Layer, Partition, Set
 
 Box = tuple[tuple[int, int], ...]
 """Begin and end along every axis."""

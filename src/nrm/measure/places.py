@@ -12,11 +12,7 @@ from nrm.capture import Combine, Linear, Node, Pointwise, Source, Tape, unknown_
 from nrm.errors import QuestionError
 from nrm.measure.edges import EdgeStep, find_edge_steps, number_edges
 from nrm.measure.layers import Cut
-from nrm.questions.frame import Frame
-from nrm.questions.kept import Kept
-from nrm.questions.stops import frame_at
-from nrm.questions.sweep import Base, Site, drain_name
-from nrm.questions.values import EDGES, SKIP, Layer
+from nrm.questions import EDGES, SKIP, Base, Frame, Kept, Layer, Site, drain_name, frame_at
 from nrm.steps import Network
 
 PORTS = ("bias", "offset", "sink")

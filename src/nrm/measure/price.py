@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 
 from nrm.errors import CostWarning
-from nrm.questions.plan import Plan
-from nrm.questions.tracked import TrackedPlan
+from nrm.questions import Plan, TrackedPlan
 
 PASSES = 50.0
 """More forward passes than this are announced,"""

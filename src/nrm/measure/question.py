@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from nrm.errors import QuestionError
 from nrm.measure.events import needs_track
-from nrm.questions.formula import Formula
-from nrm.questions.values import Layer, Partition, Set, Stack
+from nrm.questions import Formula, Layer, Partition, Set, Stack
 
 Argument = Layer | Set | Partition | Stack | Formula
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.questions.values import Stack
+from nrm.questions import Stack
 
 
 class Asked(Protocol):

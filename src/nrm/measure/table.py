@@ -13,10 +13,7 @@ from nrm.errors import QuestionError
 from nrm.measure.labels import Names, names_at
 from nrm.measure.places import Places
 from nrm.measure.question import Argument, asked_sample, read_question
-from nrm.questions.formula import Formula
-from nrm.questions.frame import Blocks
-from nrm.questions.steps import spans_steps, steps_of
-from nrm.questions.values import Layer, Partition, Set, Stack
+from nrm.questions import Blocks, Formula, Layer, Partition, Set, Stack, spans_steps, steps_of
 from nrm.tables import SAMPLE, Results, unique
 
 RELEVANCE = "relevance"

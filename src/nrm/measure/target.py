@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import MassError, QuestionError
-from nrm.questions.frame import Frame
-from nrm.questions.values import Set
+from nrm.questions import Frame, Set
 
 
 @dataclass(frozen=True, eq=False)

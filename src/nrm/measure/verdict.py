@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nrm.capture import Deviation
 from nrm.measure.layers import narrow_mass, sample_sums
-from nrm.questions.sweep import Base
+from nrm.questions import Base
 from nrm.rules import Gamma
 from nrm.steps import Network
 

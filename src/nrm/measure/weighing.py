@@ -16,11 +16,18 @@ from nrm.measure.asking import Asking
 from nrm.measure.events import make_track, neurons
 from nrm.measure.layers import Cut
 from nrm.measure.question import Argument, read_question, refuse_text
-from nrm.questions.formula import ATOMS, Formula
-from nrm.questions.levels import additive_weights, cut_weights
-from nrm.questions.sweep import Site
-from nrm.questions.tracked import answer_tracked, plan_tracked
-from nrm.questions.values import Layer, Partition, Set
+from nrm.questions import (
+    ATOMS,
+    Formula,
+    Layer,
+    Partition,
+    Set,
+    Site,
+    additive_weights,
+    answer_tracked,
+    cut_weights,
+    plan_tracked,
+)
 
 Weight = float | Tensor
 

@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.measure import Measure
-from nrm.measure.question import Argument
+from nrm.measure import Argument, Measure
 from nrm.questions import Formula, Layer, Partition, Set, query
 
 

@@ -13,13 +13,20 @@ from torch.utils.data import default_collate
 from tqdm.auto import tqdm
 
 from nrm.errors import NrmError, QuestionError
-from nrm.measure import measure
-from nrm.measure.classes import Classes, dataset_names, is_label, match_classes
-from nrm.measure.question import Argument
-from nrm.measure.scores import read_options, read_weight, refuse_batches, weights
-from nrm.questions.formula import Formula
-from nrm.questions.values import Set
-from nrm.search.found import read_count
+from nrm.measure import (
+    Argument,
+    Classes,
+    dataset_names,
+    is_label,
+    match_classes,
+    measure,
+    read_options,
+    read_weight,
+    refuse_batches,
+    weights,
+)
+from nrm.questions import Formula, Set
+from nrm.search import read_count
 from nrm.tables import Results, Tabled, html_table, unique
 
 

@@ -8,7 +8,18 @@ from nrm.operators.by_channel import apply_by_channel, transpose_by_channel
 from nrm.operators.convolution import Convolution, FlatConvolution, convolution_in
 from nrm.operators.fields import Field, Rows, field_of, pick, sources
 from nrm.operators.jacobian import Ends, Jacobian, PerSample
-from nrm.operators.maps import Centering, Composed, Dense, Function, Grouped, Identity, LinearMap, Matmul, Reduce
+from nrm.operators.maps import (
+    Centering,
+    Change as Change,
+    Composed,
+    Dense,
+    Function,
+    Grouped,
+    Identity,
+    LinearMap,
+    Matmul,
+    Reduce,
+)
 from nrm.operators.movement import Expand, Gather, Masking, Movement, Permute, Place, Reshape, Scatter, Slice, place_all
 from nrm.operators.tables import channel_table, has_table
 

@@ -20,16 +20,30 @@ figure is yours, too: ``ax.figure.savefig(...)``.
 """
 
 from nrm.plot.agreement import sc_curves, scatter
-from nrm.plot.colors import diverging
-from nrm.plot.flow import flows
+from nrm.plot.colors import ABOVE as ABOVE, BELOW as BELOW, diverging
+from nrm.plot.columns import (
+    Choice as Choice,
+    Column as Column,
+    Flows as Flows,
+    choose_nodes as choose_nodes,
+    count_blocks as count_blocks,
+    join_columns as join_columns,
+    name_blocks as name_blocks,
+    read_choice as read_choice,
+    untangle as untangle,
+    with_elsewhere as with_elsewhere,
+)
+from nrm.plot.flow import draw_flows as draw_flows, flows
 from nrm.plot.gallery import gallery
 from nrm.plot.grid import montage
 from nrm.plot.heat import heatmap
-from nrm.plot.nodes import graph
+from nrm.plot.layout import lay_out as lay_out
+from nrm.plot.nodes import graph, join_lines as join_lines
+from nrm.plot.pictures import Array as Array, read_image as read_image
 from nrm.plot.series import series
 from nrm.plot.strip import strips
 from nrm.plot.table import table
-from nrm.plot.words import Text, text
+from nrm.plot.words import Text, read_pieces as read_pieces, text
 
 __all__ = [
     "Text",

@@ -12,8 +12,7 @@ import numpy as np
 from nrm.errors import QuestionError
 from nrm.plot.heat import NOTED_REST
 from nrm.plot.pictures import Array
-from nrm.questions.frame import Blocks
-from nrm.questions.values import Layer, Partition
+from nrm.questions import Blocks, Layer, Partition
 
 if TYPE_CHECKING:
     from nrm.measure import Measure

@@ -14,7 +14,7 @@ from nrm.plot.colors import ABOVE, BELOW, diverging
 from nrm.plot.columns import Column, Flows, Node, Ribbon, needed, read_choice, read_flows, stack
 from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, note_sign, percent, short
 from nrm.plot.saving import new_axes
-from nrm.questions.values import Layer, Partition
+from nrm.questions import Layer, Partition
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

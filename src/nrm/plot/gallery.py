@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
-from nrm.jobs.crops import Crops, kept_crops
-from nrm.jobs.hits import Hits
-from nrm.jobs.ranking import Ranking
-from nrm.jobs.store import Store
+from nrm.jobs import Crops, Hits, Ranking, Store, kept_crops
 from nrm.plot.heat import INK, frame
 from nrm.plot.pictures import read_image
 from nrm.plot.saving import subplots

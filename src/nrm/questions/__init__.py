@@ -1,7 +1,46 @@
 """Layers, sets, partitions and formulas; how a question about them is planned and answered by messages."""
 
-from nrm.questions.formula import Formula, visits
+from nrm.questions.answer import Answerer as Answerer, Progress as Progress, Rows as Rows
+from nrm.questions.formula import ATOMS as ATOMS, Formula, visits
+from nrm.questions.frame import Blocks as Blocks, Frame as Frame
+from nrm.questions.graph import interaction_graph as interaction_graph
+from nrm.questions.kept import Kept as Kept
+from nrm.questions.levels import additive_weights as additive_weights, cut_weights as cut_weights
+from nrm.questions.plan import (
+    Line as Line,
+    Plan as Plan,
+    contractible as contractible,
+    make_plan as make_plan,
+    model_flops as model_flops,
+    route_flops as route_flops,
+    size_text as size_text,
+    widest as widest,
+)
 from nrm.questions.query import query
-from nrm.questions.values import Layer, Partition, Set, Stack, stack
+from nrm.questions.rise import Pushed as Pushed, products_at as products_at
+from nrm.questions.steps import (
+    pair_table as pair_table,
+    replaced as replaced,
+    spans_steps as spans_steps,
+    steps_of as steps_of,
+    steps_visited as steps_visited,
+)
+from nrm.questions.stops import Stop as Stop, axes_of as axes_of, frame_at as frame_at, stops_for as stops_for
+from nrm.questions.sweep import (
+    Base as Base,
+    Site as Site,
+    base_sweep as base_sweep,
+    between as between,
+    drain_name as drain_name,
+    pull_to as pull_to,
+    sweep as sweep,
+)
+from nrm.questions.track import Labels as Labels, Track as Track
+from nrm.questions.tracked import (
+    TrackedPlan as TrackedPlan,
+    answer_tracked as answer_tracked,
+    plan_tracked as plan_tracked,
+)
+from nrm.questions.values import EDGES as EDGES, SKIP as SKIP, Layer, Partition, Set, Stack, stack
 
 __all__ = ["Formula", "Layer", "Partition", "Set", "Stack", "query", "stack", "visits"]

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Select
-from nrm.capture.axes import through
+from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Select, through
 from nrm.operators import (
     Expand,
     Gather,

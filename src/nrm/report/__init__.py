@@ -3,7 +3,17 @@
 ``R.report("report.html")`` writes it, ``R.report()`` shows it in a notebook.
 """
 
-from nrm.report.page import Report
-from nrm.report.view import View
+from nrm.report.columns import BY as BY, Pick as Pick, read_partitions as read_partitions
+from nrm.report.examples import References as References
+from nrm.report.health import health as health
+from nrm.report.page import (
+    ASSETS as ASSETS,
+    COLOURS as COLOURS,
+    Report,
+    linked_page as linked_page,
+    read_asset as read_asset,
+)
+from nrm.report.regions import read_numbers as read_numbers
+from nrm.report.view import EFFORT as EFFORT, NODES as NODES, View
 
 __all__ = ["Report", "View"]

@@ -18,14 +18,12 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.measure.layers import LayerRow
-from nrm.plot.columns import Choice, Column, choose_nodes, count_blocks, name_blocks, untangle, with_elsewhere
-from nrm.plot.pictures import Array
-from nrm.questions.values import Layer, Partition, Set
+from nrm.measure import LayerRow
+from nrm.plot import Array, Choice, Column, choose_nodes, count_blocks, name_blocks, untangle, with_elsewhere
+from nrm.questions import Layer, Partition, Set
 from nrm.report.graphs import graph_layers
 from nrm.report.pictures import drawn_input
-from nrm.search import cluster, coarsen
-from nrm.search.grouping import blocks_of, grouped_by
+from nrm.search import blocks_of, cluster, coarsen, grouped_by
 
 if TYPE_CHECKING:
     from nrm.measure import Measure

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from nrm.errors import QuestionError
-from nrm.jobs import Crops, Hit, Ranking, Store, open_store
-from nrm.jobs.crops import kept_crops
-from nrm.jobs.datasets import refuse_folder
-from nrm.jobs.likeness import identify
-from nrm.measure.origin import model_digest
-from nrm.questions.values import Layer, Set
+from nrm.jobs import Crops, Hit, Ranking, Store, identify, kept_crops, open_store, refuse_folder
+from nrm.measure import model_digest
+from nrm.questions import Layer, Set
 
 if TYPE_CHECKING:
     from nrm.measure import Measure

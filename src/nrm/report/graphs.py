@@ -8,10 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nrm.errors import QuestionError
-from nrm.plot.layout import lay_out
-from nrm.plot.nodes import join_lines
-from nrm.plot.pictures import Array
-from nrm.questions.values import Partition
+from nrm.plot import Array, join_lines, lay_out
+from nrm.questions import Partition
 
 if TYPE_CHECKING:
     from nrm.measure import Measure

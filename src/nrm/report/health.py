@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from nrm.measure import Check
-from nrm.measure.check import PRECISION_RAISE, PRECISION_WARN, SINK_RAISE, SINK_WARN, VARIATION_WARN
-from nrm.measure.verdict import balance, is_beyond
+from nrm.measure import (
+    PRECISION_RAISE,
+    PRECISION_WARN,
+    SINK_RAISE,
+    SINK_WARN,
+    VARIATION_WARN,
+    Check,
+    balance,
+    is_beyond,
+)
 
 LEVELS = ("good", "care", "bad")
 

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from nrm.plot.colors import ABOVE, BELOW
+from nrm.plot import ABOVE, BELOW
 from nrm.results import replacing
 
 STATIC = files("nrm.report") / "static"

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.plot.pictures import read_image
-from nrm.plot.words import read_pieces
-from nrm.questions.values import Layer, Partition
+from nrm.plot import read_image, read_pieces
+from nrm.questions import Layer, Partition
 from nrm.report.graphs import Graph, read_graph
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from nrm.errors import QuestionError
-from nrm.questions.values import Set
+from nrm.questions import Set
 from nrm.report.pictures import Canvas
 
 if TYPE_CHECKING:

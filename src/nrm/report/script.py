@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from nrm.measure.show import options_text
+from nrm.measure import options_text
 from nrm.report.columns import Pick, Shown
 from nrm.report.pictures import Canvas
 

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from nrm._version import __version__
 from nrm.errors import NrmWarning, QuestionError
-from nrm.measure.labels import name_of
-from nrm.measure.show import SIGN, options_text, output_text
-from nrm.plot.columns import Choice, Flows, join_columns, read_choice
-from nrm.plot.pictures import Array
-from nrm.questions.formula import Formula
+from nrm.measure import SIGN, name_of, options_text, output_text
+from nrm.plot import Array, Choice, Flows, join_columns, read_choice
+from nrm.questions import Formula
 from nrm.report.columns import (
     Chain,
     Shown,

@@ -11,7 +11,7 @@ from torch import Tensor
 from nrm.evaluate import interval
 from nrm.measure import Measure
 from nrm.plot import montage
-from nrm.questions.values import Set
+from nrm.questions import Set
 from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting
 from nrm.reproduce.store import Tensors, Unit
 from nrm.reproduce.vgg import PAPER, Subject, heat_of, subject

@@ -8,7 +8,7 @@ from typing import Any
 from nrm.jobs import relmax
 from nrm.measure import Measure
 from nrm.plot import heatmap
-from nrm.questions.values import Set
+from nrm.questions import Set
 from nrm.reproduce.drawing import panels
 from nrm.reproduce.experiment import Experiment, Outcome
 from nrm.reproduce.store import Tensors

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nrm.evaluate import METHODS, contribution, pearson, sc_k, scores
-from nrm.measure import Measure, measure
-from nrm.measure.question import Argument
+from nrm.measure import Argument, Measure, measure
 from nrm.plot import graph as draw
 from nrm.reproduce.drawing import correlation_figure, curves_figure, panels
 from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting

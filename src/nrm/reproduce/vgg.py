@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nrm.evaluate import compare, contribution, scores
 from nrm.measure import Measure, measure
-from nrm.questions.values import Partition
+from nrm.questions import Partition
 from nrm.reproduce.data import Split, digits, folder_of, imagenet_files, labelled_files, mixed, photo, shown
 from nrm.reproduce.drawing import correlation_figure, curves_figure
 from nrm.reproduce.experiment import Outcome, Plan, Setting

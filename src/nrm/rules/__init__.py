@@ -2,7 +2,17 @@
 
 from nrm.rules.between import Between, Gradient, IntegratedGradients, Occlusion, Shapley
 from nrm.rules.coarse import coarse_tape
-from nrm.rules.composites import NAMES, Choice, Composite, choices, composite, reads_input, resolve, split_products
+from nrm.rules.composites import (
+    NAMES,
+    Choice,
+    Composite,
+    choices,
+    composite,
+    reads_input,
+    resolve,
+    rule_in_words as rule_in_words,
+    split_products,
+)
 from nrm.rules.rules import (
     CONSTANT,
     LINEAR,

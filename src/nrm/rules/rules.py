@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import RuleError
-from nrm.operators import Identity, LinearMap
-from nrm.operators.maps import Change
+from nrm.operators import Change, Identity, LinearMap
 
 Key = tuple[str, int]
 """How a factor follows a scale on the weights: ``("power", p)``, ``("sign", 1)`` or ``("sign", -1)``."""

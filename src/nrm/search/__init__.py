@@ -1,10 +1,10 @@
 """Exact search for the flows and walks that carry most of the relevance; and which blocks belong together."""
 
 from nrm.search.coarsening import Coarsening, coarsen, pair_information
-from nrm.search.flows import Flow, Flows, find_flows
-from nrm.search.found import Found
-from nrm.search.grouping import cluster
-from nrm.search.ranking import Request
+from nrm.search.flows import Flow, Flows, find_flows, table_cost as table_cost
+from nrm.search.found import Found, read_count as read_count
+from nrm.search.grouping import blocks_of as blocks_of, cluster, grouped_by as grouped_by
+from nrm.search.ranking import Best as Best, Request
 from nrm.search.sides import Side, ordered
 from nrm.search.walks import Step, Walk, find_walks
 

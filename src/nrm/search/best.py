@@ -21,8 +21,7 @@ from torch import Tensor
 from nrm.capture import Linear
 from nrm.errors import MemoryLimitError
 from nrm.operators import Field, Reshape, field_of
-from nrm.questions.answer import Progress
-from nrm.questions.plan import size_text
+from nrm.questions import Progress, size_text
 from nrm.rules import Flat, reads_input
 from nrm.search.branches import Branch, branches
 from nrm.search.windows import best_in_windows, signed

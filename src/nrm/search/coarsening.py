@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
-from nrm.questions.frame import Blocks
-from nrm.questions.values import Layer, Partition
+from nrm.questions import Blocks, Layer, Partition
 from nrm.search.found import read_count
 from nrm.search.grouping import Asked, blocks_of, grouped_by, ranked
 from nrm.tables import Records, html_table

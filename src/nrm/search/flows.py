@@ -17,10 +17,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import NrmWarning
-from nrm.questions.answer import Answerer, Progress, Rows
-from nrm.questions.plan import Plan, make_plan
-from nrm.questions.stops import Stop
-from nrm.questions.values import Layer, Partition, Set
+from nrm.questions import Answerer, Layer, Partition, Plan, Progress, Rows, Set, Stop, make_plan
 from nrm.search.found import Found
 from nrm.search.prefixes import Prefixes, UnboundedError
 from nrm.search.ranking import Best, Queue, Request

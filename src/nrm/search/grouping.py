@@ -17,10 +17,7 @@ from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
-from nrm.questions.frame import Blocks
-from nrm.questions.plan import Plan
-from nrm.questions.tracked import TrackedPlan
-from nrm.questions.values import Layer, Partition, Set
+from nrm.questions import Blocks, Layer, Partition, Plan, Set, TrackedPlan
 from nrm.search.found import read_count
 
 Vectors = npt.NDArray[np.float64]

@@ -16,10 +16,18 @@ import torch
 from torch import Tensor
 
 from nrm.errors import RuleError
-from nrm.questions.answer import Answerer, Progress
-from nrm.questions.plan import contractible, model_flops, route_flops, widest
-from nrm.questions.rise import Pushed, products_at
-from nrm.questions.sweep import between, pull_to
+from nrm.questions import (
+    Answerer,
+    Progress,
+    Pushed,
+    between,
+    contractible,
+    model_flops,
+    products_at,
+    pull_to,
+    route_flops,
+    widest,
+)
 from nrm.search.ranking import Best, Queue, Request
 from nrm.search.sides import Side, total_of
 from nrm.steps import Arrivals, Network

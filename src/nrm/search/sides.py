@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from nrm.questions.stops import Stop
-from nrm.questions.sweep import Base
+from nrm.questions import Base, Stop
 from nrm.steps import Network
 
 

@@ -23,9 +23,7 @@ from torch import Tensor
 from nrm.capture import Combine, Node, Pointwise, Tape
 from nrm.errors import NrmWarning, QuestionError
 from nrm.operators import Permute, Reshape
-from nrm.questions.answer import Progress
-from nrm.questions.sweep import Site, drain_name
-from nrm.questions.values import Layer, Set
+from nrm.questions import Layer, Progress, Set, Site, drain_name
 from nrm.search.best import Terrain
 from nrm.search.branches import Branch
 from nrm.search.found import Found, read_count

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from nrm.measure import Measure, measure
-from nrm.operators import Convolution, Dense, LinearMap
-from nrm.operators.maps import Change
+from nrm.operators import Change, Convolution, Dense, LinearMap
 from nrm.questions import Layer
-from nrm.rules import Rule
-from nrm.rules.rules import NEGATIVE, POSITIVE
+from nrm.rules import NEGATIVE, POSITIVE, Rule
 
 
 def materialize(map: LinearMap, dtype: torch.dtype = torch.float64) -> Tensor:
