@@ -6,7 +6,15 @@ therefore be completed on its way out with :meth:`NrmError.at`.
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import os
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def readable(name: str) -> str:
@@ -98,3 +106,38 @@ class NrmWarning(UserWarning):
 
 class CostWarning(NrmWarning):
     """A table that takes long: what it will cost, how it is computed, and which questions are cheaper."""
+
+
+def unknown_option(name: str, value: object, known: Iterable[str], of: str = "nrm.measure") -> QuestionError:
+    """The refusal of an option that a function does not have, with the nearest one that it has.
+
+    >>> print(unknown_option("rule", "lrp-0", ["bias", "rules"]))
+    unknown option 'rule'
+      got:      rule='lrp-0'
+      expected: an option of nrm.measure: bias, rules
+      try:      rules=
+    """
+    names = sorted(known)
+    near = ["target"] if name == "targets" else difflib.get_close_matches(name, names, n=1)
+    return QuestionError(
+        f"unknown option {name!r}", got=f"{name}={value!r}"[:120], expected=f"an option of {of}: {', '.join(names)}",
+        hint=f"{near[0]}=" if near else None,
+    )  # fmt: skip
+
+
+def names_options(function: Callable[P, T]) -> Callable[P, T]:
+    """A function that refuses keywords it does not have in the form of every complaint, before it does anything.
+
+    Python's own ``TypeError`` does not say what is meant: ``targets=`` is ``target=``.
+    """
+    known = inspect.signature(function).parameters
+    options = [name for name, one in known.items() if one.kind is inspect.Parameter.KEYWORD_ONLY]
+
+    @functools.wraps(function)
+    def door(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name in kwargs:
+            if name not in known:
+                raise unknown_option(name, kwargs[name], options, f"nrm.{function.__name__}")
+        return function(*args, **kwargs)
+
+    return door

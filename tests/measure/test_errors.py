@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -231,14 +232,42 @@ def test_bad_options(name: str) -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def test_an_unknown_option_is_pythons_own_error() -> None:
-    with pytest.raises(TypeError, match="rule"):
-        nrm.measure(network(), image(), rule="lrp-0")  # type: ignore[call-arg]
+def test_an_unknown_option_is_named_with_the_nearest_one() -> None:
+    refused(nrm.QuestionError, lambda: nrm.measure(network(), image(), rule="lrp-0"),  # type: ignore[call-arg]
+            got="rule='lrp-0'", expected="normalize", try_="rules=")  # fmt: skip
 
 
-@pytest.mark.parametrize("make", [lambda: nrm.AlphaBeta(1, 1), lambda: nrm.AlphaBeta(2, -1), lambda: nrm.Gamma(-0.1)])
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nrm.AlphaBeta(1, 1), lambda: nrm.AlphaBeta(2, -1), lambda: nrm.AlphaBeta(INF, 1),
+        lambda: nrm.AlphaBeta(2, NAN), lambda: nrm.AlphaBeta("2", "1"), lambda: nrm.AlphaBeta(True, False),
+        lambda: nrm.Gamma(-0.1), lambda: nrm.Gamma(INF), lambda: nrm.Gamma(NAN), lambda: nrm.Gamma("a"),
+        lambda: nrm.Gamma(None), lambda: nrm.Gamma(0.25 + 1j), lambda: nrm.Gamma([0.25]),
+        lambda: nrm.Epsilon("x"), lambda: nrm.Epsilon(-1e-6), lambda: nrm.Epsilon(INF), lambda: nrm.Epsilon(NAN),
+        lambda: nrm.EntryEpsilon(-1), lambda: nrm.EntryEpsilon("x"), lambda: nrm.EntryEpsilon(INF),
+        lambda: nrm.ZBox("0", 1), lambda: nrm.ZBox(0, INF), lambda: nrm.ZBox(NAN), lambda: nrm.ZBox(1, -1),
+        lambda: nrm.ZBox(torch.tensor([0.0, NAN]), 1), lambda: nrm.ZBox(0, torch.tensor([1.0, -1.0])),
+        lambda: nrm.Product(gate="half"), lambda: nrm.Product(signal=INF), lambda: nrm.Product(shares=(1, NAN)),
+        lambda: nrm.Product(shares="11"), lambda: nrm.Product(shares=()), lambda: nrm.Sum(alpha=1.0),
+        lambda: nrm.Sum(alpha=(1, "x")), lambda: nrm.Sum(alpha={"skip": NAN}), lambda: nrm.Sum(rule="zplus"),
+    ],
+)  # fmt: skip
 def test_bad_rules_are_refused_when_they_are_made(make: Callable[[], Any]) -> None:
-    refused(nrm.RuleError, make, got=r"\(", expected=">")
+    with pytest.raises(nrm.RuleError) as caught:
+        make()
+    assert caught.value.expected is not None
+
+
+def test_numbers_of_rules_may_be_of_any_kind() -> None:
+    assert nrm.Gamma(np.float32(0.5)).gamma == nrm.Gamma(0.5).gamma
+    assert nrm.Gamma(1) == nrm.Gamma(1.0)
+    assert nrm.Sum(alpha=[1, 2]) == nrm.Sum(alpha=(1.0, 2.0))
+    assert nrm.Product(shares=[0, 1]) == nrm.Product(shares=(0, 1))
+    assert nrm.ZBox(torch.zeros(3), 1).low is not None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,7 @@ def test_a_class_name_is_a_target() -> None:
 def test_targets_is_refused_and_target_is_named() -> None:
     x = torch.rand(2, 1, 10, 10)
     for call in (
+        lambda **more: nrm.measure(network(), x, **more),
         lambda **more: nrm.relmax(network(), x, A.channels, **more),
         lambda **more: nrm.stream(network(), [x], {"a": A.channels}, **more),
         lambda **more: nrm.methods.relmax(network(), x, A.channels, **more),
@@ -162,6 +164,9 @@ def test_targets_is_refused_and_target_is_named() -> None:
             call(targets="label")
         with pytest.raises(nrm.QuestionError, match=r"try: +rules="):
             call(rule="lrp-0")
+    with pytest.raises(nrm.QuestionError, match=r"try: +target="):
+        nrm.compat.captum.LRP(network(), targets=1)
+    assert inspect.signature(nrm.measure).parameters["target"].default is None
 
 
 def test_relmax_takes_target_label() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from nrm.errors import QuestionError
+from nrm.errors import unknown_option
 from nrm.measure import measure
 
 OPTIONS = sorted({*inspect.signature(measure).parameters} - {"model", "inputs", "target", "batch_dim", "labels"})
@@ -18,8 +17,5 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The user's options, each of them known."""
     for name in options:
         if name not in OPTIONS:
-            near = difflib.get_close_matches(name, OPTIONS, n=1)
-            raise QuestionError(
-                f"unknown option {name!r}", expected=", ".join(OPTIONS), hint=f"{near[0]}=..." if near else None
-            )
+            raise unknown_option(name, options[name], OPTIONS)
     return dict(options)

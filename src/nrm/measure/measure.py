@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nrm.capture import Tape, capture_batch, plain_execution
-from nrm.errors import QuestionError
+from nrm.errors import QuestionError, names_options
 from nrm.measure.asking import Listener
 from nrm.measure.check import Check, Moved, check_measure, check_units, compare_outputs
 from nrm.measure.classes import named_target
@@ -34,6 +34,7 @@ from nrm.rules import Between, coarse_tape, resolve
 from nrm.steps import Network
 
 
+@names_options
 def measure(
     model: nn.Module,
     inputs: Any,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from nrm.errors import QuestionError
+from nrm.errors import QuestionError, unknown_option
 from nrm.measure.measure import Measure, measure
 
 WEIGHTS = ("logit", "softmax", "none")
@@ -33,12 +33,7 @@ def read_options(options: Mapping[str, Any]) -> None:
     known = set(signature(measure).parameters) - {"model", "inputs", "target", "progress"}
     for name in options:
         if name not in known:
-            near = ["target"] if name == "targets" else difflib.get_close_matches(name, sorted(known), n=1)
-            raise QuestionError(
-                f"there is no option {name!r}", got=f"{name}={options[name]!r}"[:120],
-                expected=f"an option of nrm.measure: {', '.join(sorted(known))}",
-                hint=f"{near[0]}=" if near else None,
-            )  # fmt: skip
+            raise unknown_option(name, options[name], known)
 
 
 def refuse_batches(samples: object) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from nrm.errors import RuleError
 from nrm.operators import Change, Identity, LinearMap
+from nrm.rules.numbers import read_bounds, read_number, read_numbers
 
 Key = tuple[str, int]
 """How a factor follows a scale on the weights: ``("power", p)``, ``("sign", 1)`` or ``("sign", -1)``."""
@@ -127,6 +128,9 @@ class Epsilon(LRP0):
 
     epsilon: float = 1e-6
 
+    def __post_init__(self) -> None:
+        read_number(self, "epsilon", self.epsilon, low=0)
+
     @property
     def damping(self) -> float:
         return self.epsilon
@@ -141,8 +145,7 @@ class Gamma(Rule):
     vanishes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.gamma >= 0:
-            raise RuleError("gamma must not be negative", got=f"Gamma({self.gamma})", expected="gamma >= 0")
+        read_number(self, "gamma", self.gamma, low=0)
 
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
         sign, gamma = key[1], self.gamma
@@ -189,7 +192,8 @@ class AlphaBeta(Rule):
     pools: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.alpha > self.beta >= 0:
+        alpha, beta = read_number(self, "alpha", self.alpha), read_number(self, "beta", self.beta)
+        if not alpha > beta >= 0:
             raise RuleError(
                 "alpha-beta does not give a positive total",
                 got=f"AlphaBeta({self.alpha}, {self.beta})", expected="alpha > beta >= 0",
@@ -265,6 +269,9 @@ class ZBox(Rule):
     keys: ClassVar[tuple[Key, ...]] = (POSITIVE, NEGATIVE)
     signed: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        read_bounds(self, self.low, self.high)
+
     def within(self, h: Tensor, sample: int | None) -> ZBox:
         """The rule with bounds: missing ones are the range of each sample's input, with 0 inside."""
         axes = [a for a in range(h.ndim) if a != sample]
@@ -321,6 +328,9 @@ class EntryEpsilon(Rule):
     epsilon: float = 1e-6
     keys: ClassVar[tuple[Key, ...]] = (LINEAR, CONSTANT)
 
+    def __post_init__(self) -> None:
+        read_number(self, "epsilon", self.epsilon, low=0)
+
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
         return [Factor(h, map)] if key == LINEAR else [Factor(self.epsilon, map.support())]
 
@@ -347,6 +357,12 @@ class Product:
     signal: float = 1.0
     shares: tuple[float, ...] | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("gate", "signal"):
+            read_number(self, name, getattr(self, name))
+        if self.shares is not None:
+            object.__setattr__(self, "shares", read_numbers(self, "shares", self.shares))
+
 
 @dataclass(frozen=True)
 class SoftmaxRule:
@@ -366,7 +382,14 @@ class Sum:
 
     def __post_init__(self) -> None:
         if isinstance(self.alpha, Mapping) and not set(self.alpha) <= {"skip", "branch"}:
-            raise RuleError("unknown terms of a sum", got=str(sorted(self.alpha)), expected="'skip' and 'branch'")
+            raise RuleError("unknown terms of a sum", got=str([*self.alpha]), expected="'skip' and 'branch'")
+        if isinstance(self.alpha, Mapping):
+            for term, value in self.alpha.items():
+                read_number(self, f"alpha of the {term}", value)
+        else:
+            object.__setattr__(self, "alpha", read_numbers(self, "alpha", self.alpha))
+        if self.rule is not None and not isinstance(self.rule, Rule):
+            raise RuleError("the rule of a sum is no rule", got=f"rule={self.rule!r}"[:120], expected="nrm.ZPlus()")
 
     def __hash__(self) -> int:
         return hash((tuple(self.alpha.items()) if isinstance(self.alpha, Mapping) else self.alpha, self.rule))
