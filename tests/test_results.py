@@ -24,7 +24,8 @@ from hypothesis import given, strategies as st
 import nrm.results
 from nrm._version import __version__
 from nrm.errors import QuestionError, ResultFileError
-from nrm.results import DTYPES, SCHEMA, Results, load, replacing, save
+from nrm.files import replacing
+from nrm.results import DTYPES, SCHEMA, Results, load, save
 
 FACTS = {
     "rules": "epsilon-plus-flat",

@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -24,12 +22,12 @@ from safetensors.torch import save_file
 
 from nrm._version import __version__
 from nrm.errors import NrmError, QuestionError, ResultFileError
+from nrm.files import replacing
 from nrm.tables import SAMPLE, Results, brief
 
 SCHEMA = 1
 ENTRY = "nrm"
 START = 9  # bytes that tell what a file is
-HALF = ".nrm-*.tmp"  # the names of files that are being written
 
 Values: TypeAlias = torch.Tensor | npt.NDArray[Any]
 Named: TypeAlias = Values | tuple[Values, Iterable[object]] | Results
@@ -143,44 +141,6 @@ def load(path: str | os.PathLike[str]) -> Results:
     except NrmError as error:
         error.at(f"nrm.load({os.fspath(path)!r})")
         raise
-
-
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary file in the folder of ``path`` that becomes ``path`` if the block ends well, and vanishes if not.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "text"
-    >>> with replacing(path) as temporary:
-    ...     _ = temporary.write_text("complete")
-    >>> path.read_text(), len(list(path.parent.iterdir()))
-    ('complete', 1)
-    """
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(HALF.replace("*", secrets.token_hex(8)))
-    try:
-        temporary.touch(exist_ok=False)
-        mode = temporary.stat().st_mode
-        yield temporary
-        # A writer may have put a new file in place, with permissions of its own.
-        temporary.chmod(mode)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    # Makes the rename itself durable; not every system lets a folder be opened.
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _write(tensors: dict[str, torch.Tensor], path: Path, header: dict[str, str]) -> None:

@@ -20,6 +20,7 @@ ORDER = [
     "_version",
     "errors",
     "extras",
+    "files",
     "tables",
     "operators",
     "capture",

@@ -299,7 +299,7 @@ def test_a_disk_that_refuses_is_a_failure(run: Run, monkeypatch: pytest.MonkeyPa
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nrm.report.page.replacing", full)
+    monkeypatch.setattr("nrm.report.page.write_text", full)
     done = run("explain", WHOLE, "one.png", "-l", "1", "-l", "output", "--out", "r.html")
     assert done.code == 1
     assert "No space left on device" in done.err

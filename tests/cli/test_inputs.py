@@ -68,6 +68,6 @@ def test_images_of_every_mode_are_read(folder: Path, loaded: Loaded, mode: str) 
 def test_an_image_of_too_many_pixels_is_not_decoded(
     folder: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nrm.explorer.items.MOST_PIXELS", 50)
+    monkeypatch.setattr("nrm.files.images.MOST_PIXELS", 50)
     with pytest.raises(NrmError, match="too many pixels"):
         read_inputs(loaded, ["one.png"])

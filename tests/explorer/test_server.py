@@ -279,13 +279,13 @@ def test_bad_images_are_refused(client: TestClient, monkeypatch: pytest.MonkeyPa
         answer = client.post("/api/items", content=content)
         assert answer.status_code == 400
         assert "cannot be read" in answer.json()["error"]
-    monkeypatch.setattr(limits, "MOST_PIXELS", 100)
+    monkeypatch.setattr("nrm.files.images.MOST_PIXELS", 100)
     assert "pixels" in client.post("/api/items", content=whole).json()["error"]
     assert client.get("/api/items").json() == before
 
 
 def test_what_is_too_large_is_not_read(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nrm.explorer.app.MOST_BYTES", 1000)
+    monkeypatch.setattr("nrm.explorer.app.MOST_UPLOAD", 1000)
     assert client.post("/api/items", content=b"x" * 1001).status_code == 413
 
     def endless() -> Iterator[bytes]:

@@ -17,7 +17,8 @@ import torch
 import nrm
 from jobs.contents import content, tally_content
 from jobs.shop import A, B, Squares, network
-from nrm.jobs import engines, parts, store, tally
+from nrm.files import HALF
+from nrm.jobs import engines, store, tally
 
 SHARDS, SIZE = 3, 4
 EVENTS = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod"}
@@ -109,7 +110,7 @@ def finished(path: Path, shards: Shards, expected: dict[str, Any]) -> None:
     run(path)
     assert not before & set(shards.asked), (before, shards.asked)
     assert content(path) == expected
-    assert not [name for name in os.listdir(path / "parts") if name.startswith(parts.TEMPORARY)]
+    assert not list(path.rglob(HALF))
 
 
 def main(home: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 import nrm
 from jobs.killing import Killer, forked
 from jobs.shop import Squares, network
-from nrm.results import HALF
+from nrm.files import HALF
 
 
 def run(path: Path) -> list[bytes]:

@@ -16,6 +16,7 @@ import nrm
 from jobs.contents import content, tally_content
 from jobs.processes import TESTS, start, wait_for
 from jobs.test_store import run
+from nrm.files import HALF
 from nrm.jobs import parts
 
 pytest.importorskip("pyarrow", reason="the extra `store` is not installed")
@@ -128,7 +129,9 @@ if __name__ == "__main__":
 def test_leftovers_are_removed(tmp_path: Path, expected: Any) -> None:
     run(tmp_path / "s", shards=range(20))
     folder = tmp_path / "s" / "parts"
-    (folder / f"{parts.TEMPORARY}0123").mkdir()
+    for name in (f"{parts.TEMPORARY}0123", HALF.replace("*", "0123")):  # of an earlier version, and of this one
+        (folder / name).mkdir()
+        (folder / name / "top.parquet").touch()
     shutil.copytree(folder / "00000016-00000017", folder / "00000003-00000004")  # inside of the folded group
     run(tmp_path / "s")
     assert content(tmp_path / "s") == expected

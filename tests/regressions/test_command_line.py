@@ -24,7 +24,7 @@ from cli.running import Ended, environment
 from nrm.cli import main
 from nrm.cli.asked import EXPERIMENTS
 from nrm.cli.commands import COMMANDS, make_command
-from nrm.jobs.folders import files_below
+from nrm.files import files_below
 from nrm.report.view import FLOWS, NODES
 
 pytest.importorskip("typer")

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from nrm.cli import main
-from nrm.errors import NrmError, QuestionError, ResultFileError
+from nrm.errors import JobError, NrmError, QuestionError, ResultFileError
 from nrm.evaluate import contribution
+from nrm.files import claim
 from nrm.reproduce import reproduce
 from nrm.reproduce.data import MissingDataError, imagenet_files, labelled_files, mixed, mnist, sequences
 from nrm.reproduce.networks import VGG
@@ -170,6 +171,18 @@ def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
     with pytest.raises(NrmError, match="another run lies in this folder") as error:
         Store(tmp_path, {"experiment": "b"})
     assert "experiment='a'" in str(error.value)
+
+
+def test_one_run_at_a_time_has_a_folder(tmp_path: Path) -> None:
+    with claim(tmp_path / "mlp"), pytest.raises(JobError, match="another job is using this store"):
+        reproduce("mlp", out=tmp_path, embedded=True)
+
+
+def test_damaged_settings_are_told(tmp_path: Path) -> None:
+    Store(tmp_path, {"experiment": "a"})
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(ResultFileError, match="damaged"):
+        Store(tmp_path, {"experiment": "a"})
 
 
 def test_parts_are_whole_or_not_there(tmp_path: Path) -> None:

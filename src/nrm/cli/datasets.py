@@ -16,11 +16,11 @@ from nrm.cli.notation import read_question, read_target
 from nrm.cli.output import Terminal, percent
 from nrm.errors import InputError, NrmError, QuestionError, readable
 from nrm.extras import extra
+from nrm.files import replacing
 from nrm.jobs import Blocks, Images, Ranking, relmax as run_relmax, split_label
 from nrm.measure import LABEL, Classes, dataset_names, match_classes, output_names
 from nrm.plot import gallery, read_image
 from nrm.questions import Partition, Set
-from nrm.results import replacing
 
 PICTURES = (".png", ".svg", ".pdf")
 SHOWN, WIDE = 5, 9

@@ -17,7 +17,7 @@ from nrm.cli.notation import read_parts
 from nrm.cli.options import LookOptions, ModelOptions
 from nrm.cli.output import COMMAND, Steps, Terminal, document, percent
 from nrm.errors import InputError
-from nrm.jobs import mark_results
+from nrm.files import mark_results
 from nrm.measure import Measure
 from nrm.report import Report, View
 

@@ -8,18 +8,17 @@ from typing import Any
 
 from nrm.cli.output import as_text
 from nrm.extras import extra
-from nrm.jobs import mark_results
+from nrm.files import mark_results, replacing, write_text
 from nrm.plot import draw_flows, heatmap, text
 from nrm.report import View
-from nrm.results import replacing, save
+from nrm.results import save
 
 RESOLUTION = 130
 
 
 def write_json(path: Path, data: Any) -> None:
     """Writes a document; the file is there as a whole or not at all."""
-    with replacing(path) as new:
-        new.write_text(as_text(data) + "\n", encoding="utf-8")
+    write_text(path, as_text(data) + "\n")
 
 
 def write_heat(folder: Path, view: View) -> list[str]:

@@ -19,17 +19,17 @@ from torch import Tensor
 from nrm.cli.imported import describe
 from nrm.cli.models import Loaded
 from nrm.errors import InputError, NrmError, readable
-from nrm.explorer import MOST_BYTES, SUFFIXES, batched, read_image
+from nrm.explorer import batched
 from nrm.extras import extra
-from nrm.jobs import files_below
+from nrm.files import SUFFIXES, files_below, read_image
 
 TENSORS = (".npy", ".safetensors")
 TEXTS = (".txt",)
 STANDARD = "-"
 """The input that is the standard input."""
 ARRAY = b"\x93NUMPY"
-PICTURES = (b"\x89PNG", b"\xff\xd8\xff", b"BM")
-"""What files begin with: an array of numpy, and pictures but for WebP."""
+PICTURES = (b"\x89PNG", b"\xff\xd8\xff", b"BM", b"GIF8", b"II*\0", b"MM\0*")
+"""What files begin with: an array of numpy, and pictures but for WebP and PPM."""
 
 
 class Sample(NamedTuple):
@@ -124,7 +124,7 @@ def _file(loaded: Loaded, path: Path, batch: bool | None) -> Iterator[Item]:
     elif suffix in TEXTS:
         yield Item(name, _keep(_tokens(loaded, _read_text(path))))
     elif suffix in SUFFIXES:
-        yield Item(name, _keep(_image(loaded, path)))
+        yield Item(name, _keep(_picture(loaded, path, name)))
     else:
         known = ", ".join((*SUFFIXES, *TENSORS, *TEXTS))
         raise InputError("a file of an unknown kind", got=path.name, expected=known)
@@ -143,7 +143,7 @@ def _folder(loaded: Loaded, folder: Path, batch: bool | None) -> Iterator[Item]:
     for file in files:
         path, name = folder / file, readable(file)
         if path.suffix.lower() in SUFFIXES:
-            yield Item(name, lambda path=path: _image(loaded, path))  # type: ignore[misc]
+            yield Item(name, lambda path=path: _picture(loaded, path, path.name))  # type: ignore[misc]
         else:
             yield from (
                 Item(f"{name}{item.name.removeprefix(readable(path.name))}", item.load)
@@ -151,20 +151,12 @@ def _folder(loaded: Loaded, folder: Path, batch: bool | None) -> Iterator[Item]:
             )
 
 
-def _image(loaded: Loaded, path: Path) -> Sample:
-    if loaded.transform is None:
-        raise InputError("the model takes no images", got=path.name, where=loaded.name)
-    if path.stat().st_size > MOST_BYTES:
-        raise InputError("the image is too large", got=path.name, expected=f"at most {MOST_BYTES >> 20} MiB")
-    return _picture(loaded, path.read_bytes(), path.name)
-
-
-def _picture(loaded: Loaded, content: bytes, name: str) -> Sample:
-    """The sample of the bytes of an image."""
+def _picture(loaded: Loaded, source: bytes | Path, name: str) -> Sample:
+    """The sample of an image, of its file or its bytes."""
     if loaded.transform is None:
         raise InputError("the model takes no images", got=name, where=loaded.name)
     try:
-        image = read_image(content)
+        image = read_image(source)
     except NrmError as error:
         raise error.at(name) from None
     return Sample(on_device(loaded, as_batch(transformed(loaded, image, name))))

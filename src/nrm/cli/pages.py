@@ -19,7 +19,7 @@ from nrm.demo import LEARNED, read_digits
 from nrm.errors import InputError
 from nrm.explorer import explore as start_explorer
 from nrm.extras import extra
-from nrm.results import replacing
+from nrm.files import replacing
 
 DEMO = "nrm.demo:digits"
 

@@ -3,12 +3,7 @@
 ``nrm.explore(model, "photos/", transform=..., labels=...)`` serves it on this machine only. Needs the extra ``web``.
 """
 
-from nrm.explorer.items import (
-    MOST_BYTES as MOST_BYTES,
-    SUFFIXES as SUFFIXES,
-    batched as batched,
-    read_image as read_image,
-)
+from nrm.explorer.items import batched as batched
 from nrm.explorer.serve import Explorer, explore
 
 __all__ = ["Explorer", "explore"]

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from nrm.errors import NrmError, QuestionError
-from nrm.explorer.items import MOST_BYTES
 from nrm.explorer.session import Session
 from nrm.extras import extra
 from nrm.report import ASSETS, linked_page, read_asset
@@ -32,7 +31,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-MOST_QUESTION = 64 * 2**10
+MOST_QUESTION, MOST_UPLOAD = 64 * 2**10, 20 * 2**20
 LONGEST_NUMBER = 12
 """Digits of a number that is still read: Python refuses to read thousands of them."""
 PATIENCE, BLINK = 0.4, 0.01
@@ -96,7 +95,7 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
         return JSONResponse({"items": session.items.listed(), "classes": session.classes, "kind": session.items.kind})
 
     async def upload(request: Request) -> Response:
-        content = await _body(request, MOST_BYTES)
+        content = await _body(request, MOST_UPLOAD)
         item = await run_in_threadpool(session.items.upload, request.query_params.get("name", "image"), content)
         return JSONResponse({"id": item.id, "name": item.name})
 

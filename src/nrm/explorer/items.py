@@ -5,7 +5,6 @@ Items are known to the page by number, never by path.
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 from collections.abc import Callable, Mapping
@@ -16,14 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nrm.errors import NrmError, QuestionError, readable
-from nrm.extras import extra
-from nrm.jobs import files_below, split_label
+from nrm.errors import QuestionError, readable
+from nrm.files import SUFFIXES, files_below, read_image
+from nrm.jobs import split_label
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+UPLOADED = ("JPEG", "PNG", "WEBP", "BMP")
+"""The formats of images that a person adds on the page: what browsers show and people have."""
 MOST_ITEMS, MOST_UPLOADS = 1000, 64
-MOST_BYTES, MOST_PIXELS = 20 * 2**20, 40_000_000
 MOST_LETTERS = 4000
 LONG_NAME = 60
 """Characters of a text that is its own name."""
@@ -68,9 +66,9 @@ class Items:
         return item
 
     def _load(self, source: Any) -> Loaded:
-        """The inputs of an image, the bytes of one, a text, or inputs as they are."""
-        if isinstance(source, bytes):
-            source = read_image(source)
+        """The inputs of an image, the file or the bytes of one, a text, or inputs as they are."""
+        if isinstance(source, bytes | Path):
+            source = read_image(source, UPLOADED) if isinstance(source, bytes) else read_image(source)
         if isinstance(source, str):
             inputs = self._tokens(source)
         elif hasattr(source, "convert"):
@@ -189,7 +187,7 @@ def _entry(data: Any, i: int) -> Source:
     def get() -> Any:
         entry = split_label(data[i])[0]  # a data set's entries come with their class
         path = isinstance(entry, os.PathLike) or (isinstance(entry, str) and not _is_text(entry))
-        return _content(Path(entry)) if path else entry
+        return Path(entry) if path else entry
 
     return (Path(known).name if isinstance(known, str | os.PathLike) else f"sample {i}"), get
 
@@ -207,35 +205,7 @@ def _folder(path: Path) -> list[Source]:
 
 
 def _file(path: Path) -> Callable[[], Any]:
-    return lambda: _content(path)
-
-
-def _content(path: Path) -> bytes:
-    if path.stat().st_size > MOST_BYTES:
-        raise QuestionError("the image is too large", got=path.name, expected=f"at most {MOST_BYTES >> 20} MiB")
-    return path.read_bytes()
-
-
-def read_image(content: bytes) -> Any:
-    """An RGB picture, upright, from the bytes of a file; nothing is decoded before its size is known."""
-    with extra("viz", "nrm.explore"):
-        from PIL import Image, ImageOps
-    if len(content) > MOST_BYTES:
-        raise QuestionError("the image is too large", expected=f"at most {MOST_BYTES >> 20} MiB")
-    try:
-        image = Image.open(io.BytesIO(content), formats=FORMATS)
-        if image.width * image.height > MOST_PIXELS:
-            raise QuestionError(
-                "the image has too many pixels", got=f"{image.width} x {image.height}",
-                expected=f"at most {MOST_PIXELS:,}",
-            )  # fmt: skip
-        return ImageOps.exif_transpose(image).convert("RGB")
-    except NrmError:
-        raise
-    except Exception as error:  # a broken file can fail in any way
-        raise QuestionError(
-            "the image cannot be read", got=type(error).__name__, expected=f"a picture in {', '.join(FORMATS)}"
-        ) from error
+    return lambda: path
 
 
 def as_tensor(image: Any) -> Tensor:

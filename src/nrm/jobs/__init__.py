@@ -2,7 +2,6 @@
 
 from nrm.jobs.crops import Crops, keep_crops, kept_crops as kept_crops
 from nrm.jobs.datasets import Images, open_dataset as open_dataset, refuse_folder as refuse_folder
-from nrm.jobs.folders import files_below as files_below, mark_results as mark_results
 from nrm.jobs.heatmap import Heatmap
 from nrm.jobs.heatmaps import Heatmaps, heatmaps
 from nrm.jobs.hits import Blocks, Hit, Hits

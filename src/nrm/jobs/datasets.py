@@ -11,19 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from nrm.errors import JobError, NrmError, QuestionError, readable
-from nrm.extras import extra
+from nrm.files import SUFFIXES, files_below, read_image
 from nrm.jobs.answers import Failure, Sample, describe
-from nrm.jobs.folders import files_below
 from nrm.jobs.samples import split_label
 from nrm.measure import Classes, is_label, refuse_batches
 
 AHEAD = 2
 """Batches that are read while one is being explained."""
-
-PIXELS = 10**8
-"""Pixels of the largest image that is read."""
-
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
 
 Loaded = Sample | Failure
 
@@ -69,21 +63,11 @@ class Images:
         return len(self.files)
 
     def __getitem__(self, number: int) -> Any:
-        with extra("viz", "nrm.relmax on a folder of images"):
-            from PIL import Image
         name = self.files[number]
         try:
-            with Image.open(self.folder / name) as image:
-                if image.width * image.height > PIXELS:
-                    raise QuestionError(
-                        "the image is huge", got=f"{image.width} x {image.height}", expected=f"{PIXELS} pixels"
-                    )
-                picture = image.convert("RGB")
+            picture = read_image(self.folder / name)
         except NrmError as error:
             raise error.at(readable(name)) from None
-        except Exception as error:  # a broken file can fail in any way
-            got = type(error).__name__ if readable(name) in str(error) else describe(error)
-            raise QuestionError("the image cannot be read", where=readable(name), got=got) from error
         inputs = self.transform(picture)
         group = name.rpartition("/")[0]
         return (inputs, self.classes.index(group)) if group else inputs

@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from nrm.errors import NrmError, NrmWarning, QuestionError, ResultFileError
+from nrm.files import mark_results
 from nrm.jobs.answers import Failure, Inquiry, Sample, answer_safely, classes, open_measure, remarks
 from nrm.jobs.datasets import Images, Loaded, batches, is_map, load_all, load_range, open_dataset
-from nrm.jobs.folders import mark_results
 from nrm.jobs.heatmap import SUFFIX, Heatmap, read_heatmap
 from nrm.jobs.job import ATTEMPTS, Facts, check_errors, explanation, first_good, first_samples, threads
 from nrm.jobs.likeness import identify

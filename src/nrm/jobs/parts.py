@@ -6,20 +6,20 @@ import hashlib
 import json
 import math
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nrm.errors import JobError, ResultFileError
+from nrm.files import replacing_folder
 from nrm.jobs.job import READABLE, SCHEMA
 from nrm.jobs.tables import TABLES, damaged, read_tables, write_tables
 from nrm.jobs.tally import Limits, Tally
 
 FACTS = "part.json"
 TEMPORARY = ".writing-"
+"""What the folders of half-written parts began with in earlier versions."""
 
 
 class Span(NamedTuple):
@@ -43,29 +43,18 @@ class Span(NamedTuple):
 
 
 def write_part(folder: Path, span: Span, tally: Tally, *, to_stay: bool = False) -> None:
-    """Writes a part under another name, flushes it to the disk, and renames it."""
-    with writing(folder):
-        temporary = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
-        try:
-            temporary.mkdir()
-            write_tables(temporary, tally, to_stay=to_stay)
-            facts = {
-                "schema": SCHEMA,
-                "files": {name: list(_seal(temporary / name)) for name in TABLES},
-                "count": tally.count,
-                "errors": tally.errors,
-                "notes": tally.notes,
-                "cuts": {f"{question} {by}": cut for (question, by), cut in _cuts(tally).items()},
-            }
-            (temporary / FACTS).write_text(json.dumps(facts), encoding="utf-8")
-            _seal(temporary / FACTS)
-            _flush(temporary)
-            if (folder / span.folder).exists():  # another worker was given the same shard, and was faster
-                return
-            temporary.rename(folder / span.folder)
-            _flush(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    """Writes a part; one that another worker was given too, and wrote faster, stays."""
+    with writing(folder), replacing_folder(folder / span.folder) as temporary:
+        write_tables(temporary, tally, to_stay=to_stay)
+        facts = {
+            "schema": SCHEMA,
+            "files": {name: list(_seal(temporary / name)) for name in TABLES},
+            "count": tally.count,
+            "errors": tally.errors,
+            "notes": tally.notes,
+            "cuts": {f"{question} {by}": cut for (question, by), cut in _cuts(tally).items()},
+        }
+        (temporary / FACTS).write_text(json.dumps(facts), encoding="utf-8")
 
 
 @contextmanager
@@ -87,18 +76,9 @@ def _cuts(tally: Tally) -> dict[tuple[int, str], float]:
 
 
 def _seal(path: Path) -> tuple[int, str]:
-    """Flushes a file to the disk; its size and digest."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+    """The size and the digest of a file."""
+    with path.open("rb") as file:
         return path.stat().st_size, hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_part(folder: Path, limits: Limits) -> Tally:
@@ -129,9 +109,7 @@ def check_part(folder: Path) -> None:
     for name, (size, digest) in read_facts(folder)["files"].items():
         path = folder / name
         try:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-            same = path.stat().st_size == size and found == digest
+            same = _seal(path) == (size, digest)
         except OSError as error:
             raise damaged(path, str(error)) from error
         if not same:

@@ -35,7 +35,7 @@ from nrm.jobs.job import (
 from nrm.jobs.parts import Span, write_part
 from nrm.jobs.questions import Question
 from nrm.jobs.ranking import Found, Ranking
-from nrm.jobs.store import Shelf, Store, claim, close, is_finished
+from nrm.jobs.store import Shelf, Store, claim_store, close, is_finished
 from nrm.jobs.tally import Limits, fold_shards
 from nrm.measure import LABEL, Classes, dataset_names, is_label, match_classes, named_target, read_options, read_weight
 from nrm.search import read_count
@@ -207,7 +207,7 @@ def _run_stored(
         check_errors(found.errors, job.max_errors)
         remark(found.notes)
         return found
-    with claim(path, job.facts, job.threads) as (shelf, threads), terminable(path):
+    with claim_store(path, job.facts, job.threads) as (shelf, threads), terminable(path):
         task = Task(replace(job, threads=threads), shelf.parts)
         finished = shelf.finished()
         errors = [] if not finished else Store(path).errors

@@ -8,13 +8,14 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from nrm.errors import JobError, NrmError, NrmWarning, ResultFileError
 from nrm.extras import extra
+from nrm.files import begin, claim, differing, read_manifest
 from nrm.jobs.job import READABLE, SCHEMA, Facts
 from nrm.jobs.leading import Leading, Sums
 from nrm.jobs.moments import ByClass
@@ -23,14 +24,8 @@ from nrm.jobs.ranking import Ranking
 from nrm.jobs.tables import LEADERS, TABLES, read_leading, read_statistics
 from nrm.jobs.tally import GROUP, Limits, fold
 from nrm.jobs.top import Top
-from nrm.results import HALF, replacing
 
-try:
-    import fcntl
-except ImportError:  # a system without such locks
-    fcntl = None  # type: ignore[assignment]
-
-MANIFEST, PARTS, LOCK = "manifest.json", "parts", "lock"
+MANIFEST, PARTS = "manifest.json", "parts"
 
 
 class Shelf:
@@ -103,7 +98,7 @@ def _names(folder: Path) -> list[str]:
 
 
 @contextmanager
-def claim(path: Path, facts: Facts, threads: int) -> Iterator[tuple[Shelf, int]]:
+def claim_store(path: Path, facts: Facts, threads: int) -> Iterator[tuple[Shelf, int]]:
     """The store for this job alone: made, or found to belong to the same job. Gives the job's number of threads."""
     with claim_folder(path, facts, {"threads": threads}) as settings:
         with writing(path):
@@ -116,29 +111,13 @@ def claim(path: Path, facts: Facts, threads: int) -> Iterator[tuple[Shelf, int]]
 @contextmanager
 def claim_folder(path: Path, facts: Facts, settings: dict[str, int]) -> Iterator[dict[str, int]]:
     """A folder with a manifest for this job alone. Gives the settings that the job was begun with."""
-    with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
-        lock = (path / LOCK).open("a")
-    with lock:
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise JobError(
-                    "another job is using this store", where=os.fspath(path), expected="one job at a time",
-                    hint="wait for it, or give this one a store of its own",
-                ) from None  # fmt: skip
-        for half in path.rglob(HALF):  # a killed job left it
-            half.unlink()
-        if (path / MANIFEST).exists():
-            known = read_manifest(path)
-            _refuse_other_job(known["facts"], facts, path)
-            settings = {name: known[name] for name in settings}
-        else:
-            text = json.dumps({"schema": SCHEMA, "facts": facts, **settings}, indent=1)
-            with writing(path), replacing(path / MANIFEST) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-        yield settings
+    with ExitStack() as claimed:
+        with writing(path):
+            claimed.enter_context(claim(path))
+            begin(path / MANIFEST, {"schema": SCHEMA, "facts": facts, **settings})
+        known = read_store(path)
+        _refuse_other_job(known["facts"], facts, path)
+        yield {name: known[name] for name in settings}
 
 
 def is_finished(path: Path, facts: Facts) -> bool:
@@ -148,7 +127,7 @@ def is_finished(path: Path, facts: Facts) -> bool:
     """
     if not (path / MANIFEST).is_file() or facts["data"]["samples"] is None:
         return False
-    _refuse_other_job(read_manifest(path)["facts"], facts, path)
+    _refuse_other_job(read_store(path)["facts"], facts, path)
     shelf = Shelf(path, _limits(facts))
     shards = math.ceil(facts["data"]["samples"] / facts["shard_size"])
     if shelf.spans() != [Span(0, shards)]:
@@ -165,15 +144,15 @@ def _limits(facts: Facts) -> Limits:
     return Limits(facts["k"], facts["rows"], per_class, tuple(facts.get("leading", (0,) * len(per_class))))
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_store(path: Path) -> dict[str, Any]:
     """The manifest of a store, checked."""
     file = path / MANIFEST
     if not file.is_file():
         raise ResultFileError("not a store of nrm", got=os.fspath(path), expected=f"a folder with {MANIFEST}")
+    found = read_manifest(file)
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
         schema, _ = found["schema"], found["facts"]["questions"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise ResultFileError("the manifest is damaged", where=os.fspath(file), got=str(error)[:200]) from error
     if schema not in READABLE:
         raise ResultFileError(
@@ -181,7 +160,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
             expected=f"schema {' or '.join(map(str, READABLE))}",
             hint="install the nrm that wrote it, or run the job again elsewhere",
         )  # fmt: skip
-    assert isinstance(found, dict)
     return found
 
 
@@ -193,7 +171,7 @@ def _refuse_other_job(known: Facts, mine: Facts, path: Path) -> None:
             got=f"schema {known['schema']}", expected=f"schema {plain['schema']}, to go on",
             hint="another path for the store; nrm.open_store still reads this one",
         )  # fmt: skip
-    changed = [key for key in plain if plain[key] != known.get(key)]
+    changed = differing(known, mine)
     if changed:
         lines = "; ".join(line for key in changed for line in _differences(key, plain[key], known.get(key)))
         raise JobError(
@@ -227,7 +205,7 @@ class Store(Ranking):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.facts = read_manifest(self.path)["facts"]
+        self.facts = read_store(self.path)["facts"]
         if self.facts.get("kind") is not None:
             raise ResultFileError(
                 f"a store of {self.facts['kind']}", where=os.fspath(self.path), expected="a store of nrm.relmax",
@@ -346,13 +324,13 @@ def open_store(path: str | os.PathLike[str]) -> Store:
 def merge_stores(path: str | os.PathLike[str], *others: str | os.PathLike[str]) -> Store:
     """One store of several that hold shards of the same job, each written with ``shards=``; they stay as they are."""
     sources = [Path(other) for other in others]
-    manifests = [read_manifest(source) for source in sources]
+    manifests = [read_store(source) for source in sources]
     if not manifests:
         raise ResultFileError("nothing to merge", expected="stores of one job")
     facts = manifests[0]["facts"]
     for manifest, source in zip(manifests, sources, strict=True):
         _refuse_other_job(manifest["facts"], facts, source)
-    with claim(Path(path), facts, manifests[0]["threads"]) as (shelf, _):
+    with claim_store(Path(path), facts, manifests[0]["threads"]) as (shelf, _):
         for source in sources:
             other = Shelf(source, shelf.limits)
             for span in other.spans():

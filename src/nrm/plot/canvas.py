@@ -7,7 +7,7 @@ from typing import Any
 
 from nrm.errors import QuestionError
 from nrm.extras import extra
-from nrm.results import replacing
+from nrm.files import replacing
 
 with extra("viz", "nrm.plot"):
     from matplotlib.axes import Axes

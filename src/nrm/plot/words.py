@@ -13,11 +13,11 @@ import numpy as np
 
 from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
+from nrm.files import write_text
 from nrm.plot.colors import ABOVE, BELOW, color_at, diverging
 from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, find_limit, note_rest, note_sign, percent, short
 from nrm.plot.pictures import Array, Picture, Scalar, read_line
 from nrm.plot.saving import draw_and_save, new_axes
-from nrm.results import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -213,8 +213,7 @@ class Text:
         if Path(path).suffix.lower() not in (".html", ".htm"):
             draw_and_save(path, self.draw, **options)
             return
-        with replacing(path) as temporary:
-            temporary.write_text(f"<!doctype html><meta charset=utf-8>{self.html}\n", encoding="utf-8")
+        write_text(path, f"<!doctype html><meta charset=utf-8>{self.html}\n")
 
 
 def _ink(level: float) -> str:

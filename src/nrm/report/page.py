@@ -12,8 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from nrm.files import write_text
 from nrm.plot import ABOVE, BELOW
-from nrm.results import replacing
 
 STATIC = files("nrm.report") / "static"
 VENDOR = ("d3-array", "d3-path", "d3-shape", "d3-sankey")
@@ -95,9 +95,7 @@ class Report:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the page; the file is there as a whole or not at all."""
-        text = self.html
-        with replacing(path) as new:
-            new.write_text(text, encoding="utf-8")
+        write_text(path, self.html)
 
     def _repr_html_(self) -> str:
         page = html.escape(self.html, quote=True)

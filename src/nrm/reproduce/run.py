@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 
 from nrm._version import __version__
 from nrm.errors import NrmWarning, QuestionError
+from nrm.files import claim, write_text
 from nrm.reproduce.additive import ADDITIVE
 from nrm.reproduce.channels import CHANNELS
 from nrm.reproduce.clusters import CLUSTERS
@@ -22,7 +23,7 @@ from nrm.reproduce.gnn import GNN
 from nrm.reproduce.mlp import MLP
 from nrm.reproduce.rnn import RNN
 from nrm.reproduce.rules import RULES
-from nrm.reproduce.store import Store, Unit, write_text
+from nrm.reproduce.store import Store, Unit
 from nrm.reproduce.tables import as_json, as_markdown
 
 EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, RULES)}
@@ -51,17 +52,18 @@ def reproduce(
         raise QuestionError("there is no such data folder", got=str(home))
     experiment = EXPERIMENTS[name]
     folder = Path(out) / name
-    store = Store(folder, {"experiment": name, "embedded": embedded, "version": __version__})
-    units, finish = experiment.plan(Setting(home, samples, embedded, store, third))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NrmWarning)  # remarks about single samples; what is refused is counted
-        store.finish(units, track or _bar(name))
-        outcome = finish()
-    facts = {"corresponds to": experiment.paper, "date": date.today().isoformat(), **outcome.facts}
-    for title, figure in outcome.figures.items():
-        save(figure, folder / f"{title}.png")
-    write_text(folder / "table.md", as_markdown(experiment.title, outcome.rows, facts))
-    write_text(folder / "results.json", as_json(name, outcome.rows, facts))
+    with claim(folder):
+        store = Store(folder, {"experiment": name, "embedded": embedded, "version": __version__})
+        units, finish = experiment.plan(Setting(home, samples, embedded, store, third))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NrmWarning)  # remarks about single samples; what is refused is counted
+            store.finish(units, track or _bar(name))
+            outcome = finish()
+        facts = {"corresponds to": experiment.paper, "date": date.today().isoformat(), **outcome.facts}
+        for title, figure in outcome.figures.items():
+            save(figure, folder / f"{title}.png")
+        write_text(folder / "table.md", as_markdown(experiment.title, outcome.rows, facts))
+        write_text(folder / "results.json", as_json(name, outcome.rows, facts))
     return folder
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nrm.errors import NrmError, ResultFileError
+from nrm.files import begin, differing, replacing
 
 SCHEMA = 1
 
@@ -34,17 +33,15 @@ class Store:
         self.folder = folder
         (folder / "parts").mkdir(parents=True, exist_ok=True)
         mine, path = {"schema": SCHEMA, **settings}, folder / "settings.json"
-        if path.exists():
-            theirs = json.loads(path.read_text(encoding="utf-8"))
-            if theirs != json.loads(json.dumps(mine)):
-                different = sorted(k for k in {*theirs, *mine} if theirs.get(k) != mine.get(k))
-                raise NrmError(
-                    "another run lies in this folder", where=str(folder),
-                    got=", ".join(f"{k}={theirs.get(k)!r}" for k in different),
-                    expected=", ".join(f"{k}={mine.get(k)!r}" for k in different),
-                    hint="choose another --out, or delete the folder",
-                )  # fmt: skip
-        write_text(path, json.dumps(mine, indent=2))
+        theirs = begin(path, mine)
+        different = sorted({*differing(theirs, mine), *differing(mine, theirs)})
+        if different:
+            raise NrmError(
+                "another run lies in this folder", where=str(folder),
+                got=", ".join(f"{k}={theirs.get(k)!r}" for k in different),
+                expected=", ".join(f"{k}={mine.get(k)!r}" for k in different),
+                hint="choose another --out, or delete the folder",
+            )  # fmt: skip
 
     def path(self, key: str) -> Path:
         """Where a part lies."""
@@ -68,10 +65,8 @@ class Store:
         """A part from the disk, or computed and kept."""
         if not self.has(key):
             found = {name: t.detach().cpu().contiguous() for name, t in work().items()}
-            path = self.path(key)
-            temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            save_file(found, temporary)
-            os.replace(temporary, path)
+            with replacing(self.path(key)) as temporary:
+                save_file(found, temporary)
         return self.read(key)
 
     def finish(self, units: Sequence[Unit], track: Callable[[Sequence[Unit]], Iterator[Unit]]) -> None:
@@ -79,10 +74,3 @@ class Store:
         missing = [unit for unit in units if not self.has(unit.key)]
         for unit in track(missing):
             self.keep(unit.key, unit.work)
-
-
-def write_text(path: Path, text: str) -> None:
-    """A file that is there as a whole or not at all."""
-    temporary = path.with_suffix(f"{path.suffix}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
