@@ -21,6 +21,7 @@ ORDER = [
     "errors",
     "extras",
     "files",
+    "memory",
     "tables",
     "operators",
     "capture",

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import nrm
-from nrm.measure.memory import memory_bound
+from nrm.memory import memory_bound
 from nrm.questions.answer import Answerer
 from nrm.steps import Network
 

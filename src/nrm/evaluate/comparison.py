@@ -15,6 +15,7 @@ from nrm.evaluate.baselines import METHODS, scores as scores_of
 from nrm.evaluate.intervention import contribution_and_occlusion
 from nrm.evaluate.statistics import Correlation, TopSums
 from nrm.measure import Argument, Measure
+from nrm.memory import ALIVE, fitting
 from nrm.questions import Blocks, Layer, Partition, axes_of, stops_for
 from nrm.tables import SAMPLE, Results, Tabled, html_table
 
@@ -169,15 +170,15 @@ Piece = tuple[tuple[slice, ...], list[Argument]]
 
 def _parts(R: Measure, arguments: Sequence[Argument], combinations: int) -> list[Piece]:
     """The question in pieces that fit into memory, cut along its first partition: where they lie, and the questions."""
-    nbytes = 8 * combinations * R._tape.batch * R.value.element_size()
+    nbytes = combinations * R._tape.batch * R.value.element_size()
     first = next((n for n, a in enumerate(arguments) if isinstance(a, Layer | Partition)), None)
-    if nbytes <= R._memory or first is None:
+    if ALIVE * nbytes <= R._memory or first is None:
         return [((), list(arguments))]
     whole = arguments[first]
     whole = Partition(whole) if isinstance(whole, Layer) else whole
     assert isinstance(whole, Partition)
     shape = Blocks.of(R._places.resolve(whole.layer)[1], whole).shape
-    size = max(1, shape[0] * R._memory // nbytes)
+    size = fitting(R._memory, -(-nbytes // shape[0]))
     before = sum(len(axes_of(stop)) for stop in stops_for(arguments[:first], R._places.resolve)) if first else 0
     found = []
     for begin in range(0, shape[0], size):

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from nrm.capture import Linear, plain_execution
-from nrm.errors import MemoryLimitError, NrmError, QuestionError
+from nrm.errors import NrmError, QuestionError
 from nrm.evaluate.removal import Cutout, Removal, orders
 from nrm.evaluate.replacing import replacement
 from nrm.measure import Argument, Measure
+from nrm.memory import fitting, refuse_larger
 from nrm.questions import (
     Blocks,
     Formula,
@@ -24,7 +25,6 @@ from nrm.questions import (
     Stop,
     axes_of,
     replaced,
-    size_text,
     spans_steps,
     steps_of,
     stops_for,
@@ -129,7 +129,7 @@ def each(
     places = [at[0] if len(at) == 1 else at for at in itertools.product(*map(range, shape))]
     axes = [n for stop in stops_for(arguments, R._places.resolve) for n in axes_of(stop)]
     one = torch.Size((R._tape.batch, *axes)).numel() * R.value.element_size()
-    fits = max(1, R._memory // (8 * one))
+    fits = fitting(R._memory, one)
     for begin in range(0, len(places), fits):
         some = places[begin : begin + fits]
         table = contribution(R, whole[some], *arguments, value=value, seed=seed)
@@ -177,7 +177,11 @@ def _table(R: Measure, arguments: Sequence[Argument], value: Any, seed: int, fin
     )  # fmt: skip
     left = R._places.frame(output).layer_shape if left is None else left
     shape = torch.Size((*(cutouts[k].count for k in order), R._tape.batch, *left))
-    _guard(R, shape.numel() * output.value.element_size())
+    refuse_larger(
+        "the table of removals is larger", shape.numel() * output.value.element_size(), R._memory,
+        "fewer blocks (a.channels[[3, 7]]), nrm.evaluate.each(...) block by block, "
+        "nrm.evaluate.compare(...) for statistics only, or memory= in nrm.measure",
+    )  # fmt: skip
     table = output.value.new_empty(shape)
     for rows, found in R._progress("removals")(removal.chunks(), len(removal)):
         table[tuple(slice(r.start, r.stop) for r in rows)] = finish(found, len(rows))
@@ -244,16 +248,6 @@ def _refuse_disjoint(stop: Stop, numbers: Tensor) -> None:
             expected="sets of different layers, or sets of one layer that overlap: they stand for what they share",
             hint="A | B removes both; occlusion(R, A) + occlusion(R, B) - occlusion(R, A | B) is what they owe to "
                  "each other",
-        )  # fmt: skip
-
-
-def _guard(R: Measure, nbytes: int) -> None:
-    if nbytes > R._memory:
-        raise MemoryLimitError(
-            "the table of removals is larger than the memory bound", got=size_text(nbytes),
-            expected=f"at most {size_text(R._memory)}",
-            hint="fewer blocks (a.channels[[3, 7]]), nrm.evaluate.each(...) block by block, "
-                 "nrm.evaluate.compare(...) for statistics only, or memory= in nrm.measure",
         )  # fmt: skip
 
 

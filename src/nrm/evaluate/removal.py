@@ -19,9 +19,10 @@ from torch import Tensor
 from nrm.capture import Linear, Node, Tape, reads, replay
 from nrm.evaluate.parts import Parts
 from nrm.evaluate.regions import carried_labels
+from nrm.memory import ALIVE
 from nrm.questions import Frame, Site
 
-LARGEST = 2**27
+LARGEST = 2**25
 """Entries of all variants of one tensor that are computed at a time, also where there is more memory."""
 
 Key = int | tuple[int, int]
@@ -129,14 +130,14 @@ class Removal:
     def _chunk_sizes(self, memory: int) -> list[int]:
         """How many blocks of each layer are removed at a time, so that all variants fit into memory."""
         like = self._tape.nodes[self._tape.output].value
-        budget = min(memory // (2 * like.element_size()), LARGEST)
+        budget = min(memory // (ALIVE * like.element_size()), LARGEST)
         wide = [float(max(1, like.numel()))] * len(self._cutouts)
         for m, cut in enumerate(self._cutouts):
             sizes = [(node.index in self._labels[m], node.shape.numel()) for node in self._between(m)]
             apart = [cut.labels.numel(), *(n for local, n in sizes if local)]
-            wide[m] = max(wide[m], *(3 * n for local, n in sizes if not local), 1)
+            wide[m] = max(wide[m], *(n for local, n in sizes if not local), 1)
             if m:
-                wide[m - 1] = max(wide[m - 1], 4 * max(apart))
+                wide[m - 1] = max(wide[m - 1], max(apart))
         fits: list[int] = []
         for m in reversed(range(len(self._cutouts))):
             later = [math.prod(1 + n for n in fits[:k]) for k in range(len(fits) + 1)]

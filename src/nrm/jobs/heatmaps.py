@@ -27,7 +27,8 @@ from nrm.jobs.questions import Question
 from nrm.jobs.relmax import bar, read_classes, read_own_target, remark
 from nrm.jobs.samples import split_batch
 from nrm.jobs.store import claim_folder
-from nrm.measure import Measure, is_label, memory_bound, named_target, read_options
+from nrm.measure import Measure, is_label, named_target, read_options
+from nrm.memory import memory_bound
 from nrm.questions import Layer
 from nrm.search import read_count
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from nrm.errors import MemoryLimitError, NrmError, QuestionError
+from nrm.errors import NrmError, QuestionError
 from nrm.jobs.moments import ByClass, Moments
 from nrm.jobs.questions import Question, fingerprint
 from nrm.jobs.samples import read_batch
@@ -23,7 +23,6 @@ from nrm.measure import (
     make_results,
     match_classes,
     measure,
-    memory_bound,
     named_target,
     question_axes,
     read_options,
@@ -32,7 +31,7 @@ from nrm.measure import (
     shared_names,
     weights,
 )
-from nrm.questions import size_text
+from nrm.memory import memory_bound, refuse_larger
 from nrm.tables import Results, html_table
 
 SOURCES = ("label", "target", "prediction")
@@ -233,7 +232,11 @@ class Stream:
                 }
             for name, question in self._questions.items():
                 table = self._answer(R, question)
-                _guard(kept[name].nbytes(table, classes), self._bound)
+                refuse_larger(
+                    "the statistics of all classes are larger", kept[name].nbytes(table, classes), self._bound,
+                    "nrm.relmax(...).best(..., target=...) for the blocks that count most in every class, fewer blocks "
+                    "or classes, or memory=",
+                )  # fmt: skip
                 kept[name].add(table, classes)
             return len(R)
 
@@ -256,17 +259,6 @@ def _class_axis(by: Any, classes: list[int], names: Names) -> Axis:
     known = bool(names) and 0 <= min(classes) <= max(classes) < len(names)
     labels = tuple(str(names[label]) for label in classes) if known else None
     return Axis(by if isinstance(by, str) else "class", len(classes), tuple(classes), labels)
-
-
-def _guard(nbytes: int, bound: int) -> None:
-    """Refuses statistics of more classes than fit into memory."""
-    if nbytes > bound:
-        raise MemoryLimitError(
-            "the statistics of all classes are larger than the memory bound", got=size_text(nbytes),
-            expected=f"at most {size_text(bound)}",
-            hint="nrm.relmax(...).best(..., target=...) for the blocks that count most in every class, fewer blocks or "
-                 "classes, or memory=",
-        )  # fmt: skip
 
 
 def _read_target(target: Any, labels: Tensor | None) -> Any:

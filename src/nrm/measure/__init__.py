@@ -22,7 +22,6 @@ from nrm.measure.difference import Difference
 from nrm.measure.labels import Names as Names, name_of as name_of, shared_names as shared_names
 from nrm.measure.layers import Cut, LayerRow, LayerTable
 from nrm.measure.measure import Measure, SampleMeasure, measure
-from nrm.measure.memory import memory_bound as memory_bound
 from nrm.measure.origin import model_digest as model_digest
 from nrm.measure.peaks import (
     Box as Box,

@@ -27,6 +27,7 @@ from nrm.measure.show import outputs_text
 from nrm.measure.stacked import answer_stacked
 from nrm.measure.table import tabulate
 from nrm.measure.target import Target, excluded
+from nrm.memory import fitting
 from nrm.questions import (
     Answerer,
     Base,
@@ -255,7 +256,7 @@ class Asking(ABC):
             return
         blocks = [whole[at[0] if len(at) == 1 else at] for at in places]
         one = self.plan(blocks[0], *arguments, given=given)
-        fits = max(1, self._memory // (8 * one.nbytes))
+        fits = fitting(self._memory, one.nbytes)
         for begin in range(0, len(places), fits):
             rows = places[begin : begin + fits]
             chunk = whole[[at[0] if len(at) == 1 else at for at in rows]]

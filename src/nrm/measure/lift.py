@@ -23,6 +23,7 @@ from torch import Tensor
 from nrm.errors import NrmWarning, QuestionError
 from nrm.measure.events import needs_track
 from nrm.measure.question import Argument, read_question, refuse_free
+from nrm.memory import ALIVE, fitting
 from nrm.questions import Blocks, Layer, Partition, Plan, Set, Stack, spans_steps
 from nrm.search import Best, Flow, Flows, Request, table_cost
 
@@ -195,14 +196,14 @@ class Lifted:
     def _pieces(self, counts: list[int]) -> Iterator[tuple[list[range], list[Any]]]:
         """The question in pieces that fit into memory, cut along its first partition with one axis."""
         R, whole = self._R, [range(n) for n in counts]
-        nbytes = 8 * math.prod(counts) * R._tape.batch * self._factors[0].marginals.element_size()
+        nbytes = math.prod(counts) * R._tape.batch * self._factors[0].marginals.element_size()
         first = next(
             (n for n, f in enumerate(self._factors) if f.blocks is not None and len(f.blocks.shape) == 1), None
         )
-        if nbytes <= R._memory or first is None:
+        if ALIVE * nbytes <= R._memory or first is None:
             yield whole, self._arguments
             return
-        size = max(1, counts[first] * R._memory // nbytes)
+        size = fitting(R._memory, -(-nbytes // counts[first]))
         for begin in range(0, counts[first], size):
             part = range(begin, min(counts[first], begin + size))
             question = [*self._arguments]

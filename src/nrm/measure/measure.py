@@ -21,7 +21,6 @@ from nrm.measure.classes import named_target
 from nrm.measure.difference import Difference
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.layers import Cut, LayerTable, layer_table
-from nrm.measure.memory import memory_bound
 from nrm.measure.origin import Origin
 from nrm.measure.places import Places
 from nrm.measure.question import Argument, read_question
@@ -29,6 +28,7 @@ from nrm.measure.show import as_html, as_text, measure_rows
 from nrm.measure.target import Target, read_target
 from nrm.measure.tokens import find_tokens
 from nrm.measure.weighing import Weighing
+from nrm.memory import KEPT, memory_bound
 from nrm.questions import Base, Kept, Layer, Partition, Set, Site
 from nrm.rules import Between, coarse_tape, resolve
 from nrm.steps import Network
@@ -128,7 +128,7 @@ class Measure(Weighing):
         self._light: Check | None = None
         self._light_in_units: Check | None = None
         node = self._tape.nodes[self._tape.output]
-        self._kept = Kept(network, node.value[None], memory // 8)
+        self._kept = Kept(network, node.value[None], memory // KEPT)
         self._places = Places(self._kept)
         self._labels = read_labels(labels, lambda name: self._places.resolve(Layer(name))[1])
         target = named_target(target, labels)
@@ -179,7 +179,7 @@ class Measure(Weighing):
         one = frame.from_samples(target.allowed[None].to(target.start))
         value = target.value.view(-1, *(1,) * len(target.shape))
         relevance = frame.from_samples((frame.to_samples(target.start)[0] * value)[None])
-        twin._kept = Kept(self._network, relevance, self._memory // 8, density=one)
+        twin._kept = Kept(self._network, relevance, self._memory // KEPT, density=one)
         twin._places = Places(twin._kept)
         self._origin.check_fresh()
         with plain_execution():

@@ -13,7 +13,6 @@ from nrm.questions.plan import (
     make_plan as make_plan,
     model_flops as model_flops,
     route_flops as route_flops,
-    size_text as size_text,
     widest as widest,
 )
 from nrm.questions.query import query

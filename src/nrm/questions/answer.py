@@ -10,10 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from nrm.errors import MemoryLimitError, RuleError
+from nrm.errors import RuleError
+from nrm.memory import fitting, refuse_larger
 from nrm.questions.adjacent import adjacent_table
 from nrm.questions.kept import Messages
-from nrm.questions.plan import ROOM, Plan, size_text, widest
+from nrm.questions.plan import Plan, widest
 from nrm.questions.rise import Pushed, products_at
 from nrm.questions.stops import Stop, axes_of
 from nrm.questions.sweep import Base, Site, arrivals_at, between, pull_each, pull_to
@@ -68,13 +69,11 @@ class Answerer:
 
     def guard(self, nbytes: int) -> None:
         """Refuses results that are larger than the memory bound."""
-        if nbytes > self.memory:
-            raise MemoryLimitError(
-                "the table is larger than the memory bound", got=size_text(nbytes),
-                expected=f"at most {size_text(self.memory)}",
-                hint="fewer blocks (a.channels[[3, 7]]), coarser groups, R.each(...) block by block, "
-                     "R.flows(...) for the largest entries, or memory= in nrm.measure",
-            )  # fmt: skip
+        refuse_larger(
+            "the table is larger", nbytes, self.memory,
+            "fewer blocks (a.channels[[3, 7]]), coarser groups, R.each(...) block by block, "
+            "R.flows(...) for the largest entries, or memory= in nrm.measure",
+        )  # fmt: skip
 
     def parts(self, plan: Plan, absolute: bool = False) -> Iterator[tuple[Rows, Tensor]]:
         """The table chunk by chunk: the blocks of the outer stops, and ``(stack, batch, *axes of the meeting)``.
@@ -180,7 +179,7 @@ class Answerer:
         """Carries every block of a stop to many lower ones in one sweep: which blocks, where, and what arrives."""
         sites = list(dict.fromkeys(goal.site for goal in goals))
         wide = widest(self.network, [start, *goals])
-        fits = max(1, self.memory // (ROOM * wide * self.like.element_size()))
+        fits = fitting(self.memory, wide * self.like.element_size())
         chunks = list(blocks_in_chunks([self.live(start, start.site)], fits))
         for (rows,) in self.progress(iter(chunks), len(chunks)):
             arrivals = self.arrivals_at(start)

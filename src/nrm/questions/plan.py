@@ -14,15 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nrm.memory import ALIVE
 from nrm.questions.adjacent import mixing_steps
 from nrm.questions.channels import keeps_channels, mixes_channels
 from nrm.questions.stops import Stop
 from nrm.questions.sweep import Site, between
 from nrm.steps import Network
 from nrm.tables import Records, cell, html_table
-
-ROOM = 7
-"""So many times the widest message is taken to be alive at once, with what the allocator leaves in between."""
 
 
 @dataclass(frozen=True)
@@ -137,18 +135,6 @@ def axes_text(axes: Sequence[str], shape: Sequence[int]) -> str:
     return ", ".join(f"{name} {n}" for name, n in zip(axes, shape, strict=True))
 
 
-def size_text(nbytes: int) -> str:
-    """Bytes as people write them.
-
-    >>> size_text(900), size_text(3 * 2**20), size_text(5 * 2**30)
-    ('900 bytes', '3.00 MiB', '5.00 GiB')
-    """
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.2f} {unit}"
-    return f"{nbytes} bytes"
-
-
 def make_plan(
     network: Network, stops: Sequence[Stop], *, memory: int, kept: bool, strategy: str | None = None,
     live: Callable[[Stop], int] | None = None,
@@ -222,8 +208,8 @@ def _chunk(
     network: Network, above: Sequence[Stop], meeting: Sequence[Stop], below: Sequence[Stop], entries: int
 ) -> tuple[int, int]:
     """How many blocks from above and from below are carried at once, so that so many entries are enough."""
-    up = entries // (ROOM * widest(network, (*above, meeting[0])) * (2 if below else 1))
-    down = entries // (ROOM * widest(network, (meeting[-1], *below)) * (2 if above else 1))
+    up = entries // (ALIVE * widest(network, (*above, meeting[0])) * (2 if below else 1))
+    down = entries // (ALIVE * widest(network, (meeting[-1], *below)) * (2 if above else 1))
     up, down = (max(1, min(n, math.prod(s.count for s in side))) for n, side in ((up, above), (down, below)))
     inner = meeting[0].frame.batch * math.prod(s.count for s in meeting)
     spelled = len(meeting) > 1 or len(meeting[0].blocks) > 1

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
+from nrm.memory import fitting
 from nrm.questions.frame import pick
 from nrm.questions.stops import frame_at
 from nrm.questions.sweep import Base, Site, sweep
@@ -72,7 +73,7 @@ def _restarted(network: Network, base: Base, upper: Sequence[int], lower: Sequen
     like = nodes[network.tape.output].value
     table = like.new_zeros(batch, len(upper), len(lower))
     widest = max(node.value.numel() for node in nodes[min(lower) : max(upper) + 1]) if min(lower) <= max(upper) else 1
-    many = max(1, memory // (8 * widest * like.element_size()))
+    many = fitting(memory, widest * like.element_size())
     for begin in range(0, len(upper), many):
         _restart(network, base, upper[begin : begin + many], lower, table[:, begin : begin + many])
     return table

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from nrm.errors import MemoryLimitError
+from nrm.memory import ALIVE, size_text
 from nrm.questions.answer import Answerer, blocks_in_chunks, grid, ordered
 from nrm.questions.course import Course, Size, Turn
 from nrm.questions.outlook import Outlook
 from nrm.questions.plan import (
-    ROOM,
     Costs,
     Line,
     axes_text,
@@ -28,7 +28,6 @@ from nrm.questions.plan import (
     cost_table,
     model_flops,
     result_axes,
-    size_text,
     step_flops,
 )
 from nrm.questions.stops import Stop, axes_of, frame_at
@@ -104,7 +103,7 @@ class TrackedPlan(Costs):
     @property
     def peak(self) -> int:
         """About how many bytes are needed at once."""
-        return ROOM * max(journey.size.entries for journey in self.journeys) * self.element
+        return ALIVE * max(journey.size.entries for journey in self.journeys) * self.element
 
     @property
     def chunks(self) -> int:
@@ -127,7 +126,7 @@ def plan_tracked(track: Track, stops: Sequence[Stop], *, answers: int, memory: i
     network = track.network
     free = tuple(sorted(stops, key=lambda s: s.site.order, reverse=True))
     element = network.tape.nodes[network.tape.output].value.element_size()
-    entries = memory // (ROOM * element)
+    entries = memory // (ALIVE * element)
     journeys = tuple(_journeys(track, free, entries, 0))
     lines = base_lines(network, kept)
     blocks = 1

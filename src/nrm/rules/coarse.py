@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from nrm.capture import Combine, Linear, Node, Segment, Tape, Term, plain_execution, reads
-from nrm.errors import MemoryLimitError, QuestionError, RuleError
+from nrm.errors import QuestionError, RuleError
+from nrm.memory import refuse_larger
 from nrm.operators import Ends, LinearMap
 from nrm.rules.between import Between, Step
 
@@ -216,9 +217,7 @@ def _refuse_large(tape: Tape, steps: Sequence[tuple[Sequence[int], int]], rule: 
         for ends in _ends([tape.nodes[i] for i in starts], tape.nodes[end]):
             batch, below, above = ends.shape
             size += batch * below * above * tape.nodes[end].value.element_size()
-    if size > memory:
-        raise MemoryLimitError(
-            f"the entries of {type(rule).__name__} are larger than the memory bound", got=f"{size / 2**20:.1f} MiB",
-            expected=f"at most {memory / 2**20:.1f} MiB",
-            hint="nrm.Gradient and nrm.IntegratedGradients form no entries; smaller layers; or memory= in nrm.measure",
-        )  # fmt: skip
+    refuse_larger(
+        f"the entries of {type(rule).__name__} are larger", size, memory,
+        "nrm.Gradient and nrm.IntegratedGradients form no entries; smaller layers; or memory= in nrm.measure",
+    )  # fmt: skip

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from nrm.capture import Linear
-from nrm.errors import MemoryLimitError
+from nrm.memory import refuse_larger
 from nrm.operators import Field, Reshape, field_of
-from nrm.questions import Progress, size_text
+from nrm.questions import Progress
 from nrm.rules import Flat, reads_input
 from nrm.search.branches import Branch, branches
 from nrm.search.windows import best_in_windows, signed
@@ -195,12 +195,10 @@ class Terrain:
 
     def _hold(self, nbytes: int) -> None:
         self._held += nbytes
-        if self._held > self._memory:
-            raise MemoryLimitError(
-                "the best products of every neuron need more than the memory bound",
-                got=f"more than {size_text(self._held)}", expected=f"at most {size_text(self._memory)}",
-                hint="fewer samples at once, or raise memory= in nrm.measure",
-            )  # fmt: skip
+        refuse_larger(
+            "the best products of every neuron need more", self._held, self._memory,
+            "fewer samples at once, or raise memory= in nrm.measure",
+        )  # fmt: skip
 
 
 def _overlapping(maps: list[Factored]) -> list[list[Factored]]:

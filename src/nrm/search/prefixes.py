@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import RuleError
+from nrm.memory import fitting
 from nrm.questions import (
     Answerer,
     Progress,
@@ -160,7 +161,7 @@ class _Reader:
             with _known_weights():
                 self._absolute_below = self._answerer.push_all(stops, self._absolute)
         element = network.tape.nodes[network.tape.output].value.element_size()
-        self.width = max(1, min(64, memory // (12 * widest(network, stops) * element)))
+        self.width = min(64, fitting(memory, (1 + bounded) * widest(network, stops) * element))
         self.cost = (1 + bounded) * route_flops(network, low, high) / model_flops(network)
 
     def can_contract(self, high: int) -> bool:
