@@ -30,6 +30,24 @@ EXPERIMENTS = "mlp, vgg-channels, vgg-clusters, additive, rnn, gnn, rules"
 EFFORT = 300.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfModel:
+    """What every command about a model is asked."""
+
+    model: ModelName
+    json: AsJson = False
+    options: ModelOptions = field(default_factory=ModelOptions)
+    settings: MeasureOptions = field(default_factory=MeasureOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfInputs(OfModel):
+    """What every command about inputs of a model is asked."""
+
+    given: Inputs
+    batch: Batch = None
+
+
 @dataclass(frozen=True)
 class Demo:
     """Explain a decision of a small network that the package carries; no download."""
@@ -48,73 +66,51 @@ class Demo:
     settings: MeasureOptions = field(default_factory=MeasureOptions)
 
 
-@dataclass(frozen=True)
-class Layers:
+@dataclass(frozen=True, kw_only=True)
+class Layers(OfModel):
     """The layers of a network: name, shape, channel axis, kind, whether every walk passes it, and its mass."""
 
-    model: ModelName
     given: Annotated[list[str] | None, typer.Argument(metavar="[INPUT]", help="An input, for the masses.")] = None
     shape: Annotated[str | None, typer.Option(help="Shape of a made-up input where none is given: 3,224,224.")] = None
     find: Annotated[str | None, typer.Option(help="Only names with this text in them, or that match * and ?.")] = None
     blocks: Annotated[bool, typer.Option("--blocks", help="The largest parts only, in a dozen rows or so.")] = False
-    json: AsJson = False
-    options: ModelOptions = field(default_factory=ModelOptions)
-    settings: MeasureOptions = field(default_factory=MeasureOptions)
 
 
-@dataclass(frozen=True)
-class Explain:
+@dataclass(frozen=True, kw_only=True)
+class Explain(OfInputs):
     """What was decided, on what evidence, through which layers, and whether that can be trusted."""
 
-    model: ModelName
-    given: Inputs
     out: Out = None
-    batch: Batch = None
     dry: DryRun = False
-    json: AsJson = False
     look: LookOptions = field(default_factory=LookOptions)
-    options: ModelOptions = field(default_factory=ModelOptions)
-    settings: MeasureOptions = field(default_factory=MeasureOptions)
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, kw_only=True)
+class Report(OfInputs):
     """An explanation as a page of its own; of several inputs, a folder with a page for each."""
 
-    model: ModelName
-    given: Inputs
     out: Annotated[Path, typer.Option(help="The page; a folder for several inputs; - prints the page.")] = Path(
         "report.html"
     )
-    batch: Batch = None
-    json: AsJson = False
     look: LookOptions = field(default_factory=LookOptions)
-    options: ModelOptions = field(default_factory=ModelOptions)
-    settings: MeasureOptions = field(default_factory=MeasureOptions)
 
 
-@dataclass(frozen=True)
-class Heatmaps:
+@dataclass(frozen=True, kw_only=True)
+class Heatmaps(OfModel):
     """Heat maps of many images, as pictures and numbers in a folder; a stopped job goes on there."""
 
-    model: ModelName
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder of images, or a file of tensors.")]
     out: Annotated[Path, typer.Option(help="Folder for the maps.")] = Path("heatmaps")
     memory: Annotated[str, typer.Option(help='Memory for a batch, such as "2 GiB".')] = "auto"
     batch_size: Annotated[int | None, typer.Option(help="Samples that are explained together; else by memory.")] = None
     max_errors: MaxErrors = 0
     class_names: ClassNames = None
-    json: AsJson = False
-    options: ModelOptions = field(default_factory=ModelOptions)
-    settings: MeasureOptions = field(default_factory=MeasureOptions)
 
 
-@dataclass(frozen=True)
-class Flows:
+@dataclass(frozen=True, kw_only=True)
+class Flows(OfInputs):
     """The combinations of blocks, one of every layer, through which most of the decision flowed; exact."""
 
-    model: ModelName
-    given: Inputs
     layer: Annotated[
         list[str], typer.Option("--layer", "-l", help="A layer, features.26, .positions, .clusters, or a set.")
     ]
@@ -128,50 +124,38 @@ class Flows:
     ] = None
     effort: Annotated[float, typer.Option(help="Forward passes that a search may take.")] = EFFORT
     nodes: Nodes = 8
-    batch: Batch = None
     dry: DryRun = False
-    json: AsJson = False
-    options: ModelOptions = field(default_factory=ModelOptions)
-    settings: MeasureOptions = field(default_factory=MeasureOptions)
 
 
-@dataclass(frozen=True)
-class Query:
-    """How much of the decision flowed as a formula says: NOT, AND, XOR, OR, IMPLIES of named sets."""
+@dataclass(frozen=True, kw_only=True)
+class OfFormula:
+    """The argument of a query that comes before its model: fields of the last base are the first."""
 
     formula: Annotated[str, typer.Argument(help='Such as "fin AND NOT net".')]
-    model: ModelName
-    given: Inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query(OfInputs, OfFormula):
+    """How much of the decision flowed as a formula says: NOT, AND, XOR, OR, IMPLIES of named sets."""
+
     named: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="A named set: fin=features.28.channel(12).")
     ] = None
     sets: Annotated[Path | None, typer.Option(help="File with named sets: lines as in --set, or JSON.")] = None
-    batch: Batch = None
     dry: DryRun = False
-    json: AsJson = False
-    options: ModelOptions = field(default_factory=ModelOptions)
-    settings: MeasureOptions = field(default_factory=MeasureOptions)
 
 
-@dataclass(frozen=True)
-class Check:
+@dataclass(frozen=True, kw_only=True)
+class Check(OfInputs):
     """The certificate: does mass hold, and how far may the numbers be trusted? The exit code is 1 if they may not."""
 
-    model: ModelName
-    given: Inputs
-    batch: Batch = None
     dry: DryRun = False
-    json: AsJson = False
-    options: ModelOptions = field(default_factory=ModelOptions)
-    settings: MeasureOptions = field(default_factory=MeasureOptions)
 
 
-@dataclass(frozen=True)
-class Evaluate:
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(OfInputs):
     """How well relevance agrees with what happens when blocks are removed: correlation with joint contributions."""
 
-    model: ModelName
-    given: Inputs
     layer: Annotated[
         list[str], typer.Option("--layer", "-l", help="A layer whose blocks are removed, features.28; two for pairs.")
     ]
@@ -179,17 +163,12 @@ class Evaluate:
         list[str] | None, typer.Option("--method", "-m", help="A method that is judged; may be repeated; else all.")
     ] = None
     nodes: Nodes = 8
-    batch: Batch = None
-    json: AsJson = False
-    options: ModelOptions = field(default_factory=ModelOptions)
-    settings: MeasureOptions = field(default_factory=MeasureOptions)
 
 
-@dataclass(frozen=True)
-class Relmax:
+@dataclass(frozen=True, kw_only=True)
+class Relmax(OfModel):
     """The samples of a data set in which channels, sets or pairs have the largest relevance, and where in them."""
 
-    model: ModelName
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder of images, with folders as classes, or .npy.")]
     ask: Annotated[
         list[str], typer.Option("--ask", "-a", help='What is ranked: features.28, "a x b" for pairs, a set.')
@@ -201,17 +180,13 @@ class Relmax:
     class_names: ClassNames = None
     sheet: Annotated[Path | None, typer.Option(help="A picture of their best samples: sheet.png.")] = None
     dry: DryRun = False
-    json: AsJson = False
     job: JobOptions = field(default_factory=JobOptions)
-    options: ModelOptions = field(default_factory=ModelOptions)
-    settings: MeasureOptions = field(default_factory=MeasureOptions)
 
 
-@dataclass(frozen=True)
-class Explore:
+@dataclass(frozen=True, kw_only=True)
+class Explore(OfModel):
     """Look at decisions on a page of this machine: click nodes and ribbons, compare classes, ask formulas."""
 
-    model: ModelName
     data: Annotated[
         list[str] | None, typer.Option("--data", help="Inputs to pick from: a folder, files, texts; may be repeated.")
     ] = None
@@ -221,9 +196,6 @@ class Explore:
     dataset: Annotated[Path | None, typer.Option(help="The data set of the store, for pictures of them.")] = None
     port: Port = None
     browser: Browser = True
-    json: AsJson = False
-    options: ModelOptions = field(default_factory=ModelOptions)
-    settings: MeasureOptions = field(default_factory=MeasureOptions)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from nrm.extras import extra
 
 with extra("cli", "the command line"):
     import typer
+    from typer.models import ArgumentInfo
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help=KINDS)]
 Inputs = Annotated[
@@ -94,8 +95,9 @@ def spread(kind: type[Any], home: str) -> Callable[..., Any]:
 
     The function of the same name in the module ``home`` answers; it is imported when it is called, as it needs torch.
     """
-    own = [field for field in fields(kind) if not is_dataclass(field.type)]
-    groups: dict[str, Any] = {field.name: field.type for field in fields(kind) if is_dataclass(field.type)}
+    ordered = sorted(fields(kind), key=lambda field: _is_shared(field, kind))
+    own = [field for field in ordered if not is_dataclass(field.type)]
+    groups: dict[str, Any] = {field.name: field.type for field in ordered if is_dataclass(field.type)}
 
     def run(**given: Any) -> Any:
         made = {
@@ -110,6 +112,12 @@ def spread(kind: type[Any], home: str) -> Callable[..., Any]:
     run.__signature__ = Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in options}
     return run
+
+
+def _is_shared(field: Field[Any], kind: type[Any]) -> bool:
+    """Whether it is listed after what is special about a command; arguments always keep their order."""
+    is_argument = any(isinstance(part, ArgumentInfo) for part in get_args(field.type))
+    return field.name not in kind.__annotations__ and not is_argument
 
 
 def _parameter(field: Field[Any], annotation: Any) -> Parameter:
