@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader
 
 import nrm
 from nrm.methods import Maxima, relmax
-from nrm.methods.relmax import keep_best
 
 pytestmark = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")  # outputs near 0 have large shares
 
@@ -87,18 +86,6 @@ def test_equal_samples_come_in_their_order() -> None:
         assert found.scores.tolist() == [0.0] * 6
 
 
-def test_the_best_are_the_same_in_any_order_and_parts() -> None:
-    random = torch.Generator().manual_seed(0)
-    scores = torch.randint(0, 4, (3, 20), generator=random).double()
-    numbers = torch.arange(20).expand(3, -1)
-    expected = keep_best(numbers, scores, 6)
-    order = torch.randperm(20, generator=random)
-    parts = [keep_best(numbers[:, order][:, s], scores[:, order][:, s], 6) for s in (slice(0, 9), slice(9, 20))]
-    for one, two in (parts, parts[::-1]):
-        merged = keep_best(torch.cat([one[0], two[0]], -1), torch.cat([one[1], two[1]], -1), 6)
-        assert all(map(torch.equal, merged, expected))
-
-
 def test_fewer_samples_than_wanted() -> None:
     found = relmax(network(), samples(3), A.channels, k=8)
     assert found.samples.shape == (8, 3)
@@ -143,10 +130,23 @@ def test_inputs_of_different_sizes_one_by_one() -> None:
     model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(4, 2)).eval()
     inputs = [torch.rand(2, n) for n in (6, 9, 7)]
     assert relmax(model, inputs, A.channels, k=2, batch_size=1).samples.shape == (4, 2)
-    with pytest.raises(nrm.QuestionError, match=r"(?s)cannot be put into one batch.*batch_size=1"):
-        relmax(model, inputs, A.channels)
-    with pytest.raises(nrm.QuestionError, match=r"(?s)different shapes.*samples from 1"):
+    together = relmax(model, inputs, A.channels, k=2)  # what cannot be put into one batch is explained one by one
+    assert torch.equal(together.samples, relmax(model, inputs, A.channels, k=2, batch_size=1).samples)
+    with pytest.raises(nrm.QuestionError, match="different shapes"):
         relmax(model, inputs, A, batch_size=1)
+
+
+def test_samples_of_a_call_that_is_one_sample() -> None:
+    found = relmax(network(), samples(5), A, batch_dim=None, k=2)
+    assert torch.equal(found.samples[0], relmax(network(), samples(5), A, k=2).samples)
+
+
+def test_one_target_per_sample() -> None:
+    targets = [0, 2, 1] * 3
+    found = relmax(network(), samples(9), A.channels, target=targets, k=3)
+    R = nrm.measure(network(), samples(9), target=targets)
+    best = (R(A.channels) * R.value[:, None]).sort(0, descending=True).indices[:3].T
+    assert torch.equal(found.samples, best)
 
 
 def test_what_is_shown() -> None:
@@ -172,27 +172,26 @@ ERRORS = [
     ("not a number of samples", lambda m, x: relmax(m, x, A, k=0)),
     ("batch_size=0", lambda m, x: relmax(m, x, A, batch_size=0)),
     ("no samples", lambda m, x: relmax(m, [], A)),
-    ("not samples", lambda m, x: relmax(m, {"x": x}, A)),
-    ("not samples", lambda m, x: relmax(m, 3, A)),
+    ("not a data set", lambda m, x: relmax(m, {"x": x}, A)),
+    ("not a data set", lambda m, x: relmax(m, 3, A)),
     (r"(?s)a loader gives batches.*loader\.dataset", lambda m, x: relmax(m, DataLoader(x, batch_size=1), A)),
-    ("a sample has no label", lambda m, x: relmax(m, x, A, target="label")),
-    ("targets come with their samples", lambda m, x: relmax(m, x, A, target=[0] * 23)),
+    ("the sample has no label", lambda m, x: relmax(m, x, A, target="label")),
+    ("targets and samples do not match", lambda m, x: relmax(m, x, A, target=[0] * 22)),
     ("unknown layer", lambda m, x: relmax(m, x, nrm.layer("nowhere"))),
-    ("not something that can be asked about", lambda m, x: relmax(m, x, "1")),
+    ("not a question", lambda m, x: relmax(m, x, "1")),
     ("probability of one class", lambda m, x: relmax(m, x, A, target="softmax", weight="softmax")),
     ("probability of one class", lambda m, x: relmax(m, x, A, output=lambda o: o[:, 0], weight="softmax")),
-    ("without a sample axis", lambda m, x: relmax(m, x, A, batch_dim=None)),
 ]
 
 
 @pytest.mark.parametrize(("text", "call"), ERRORS, ids=[f"{k} {text}" for k, (text, _) in enumerate(ERRORS)])
 def test_errors(text: str, call: object) -> None:
-    with pytest.raises(nrm.QuestionError, match=text):
+    with pytest.raises(nrm.NrmError, match=text):
         call(network(), samples())  # type: ignore[operator]
 
 
 def test_an_error_names_its_samples() -> None:
     inputs = samples()
     inputs[13, 2] = float("nan")
-    with pytest.raises(nrm.NrmError, match=r"(?s)NaN.*samples 10 to 14"):
+    with pytest.raises(nrm.NrmError, match=r"(?s)sample 13.*NaN"):
         relmax(network(), inputs, A, batch_size=5)

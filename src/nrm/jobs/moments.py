@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nrm.errors import QuestionError
+
 COLUMNS = 2**15
 """Columns that are counted in together: so many stay in the caches between one step and the next."""
 
@@ -129,6 +131,12 @@ class ByClass:
                 self._rows[label] = len(self._rows)
                 self._counts.append(0)
         size = len(self._tables[0]) if self._tables else 0
+        if size and shape != self._shape:
+            raise QuestionError(
+                "the samples give answers of different shapes", got=f"axes {shape}",
+                expected=f"{self._shape}, as before",
+                hint="a.channels has the same axis for inputs of every size",
+            )  # fmt: skip
         if len(self._rows) > size:
             self._shape = shape
             more, width = max(len(self._rows), 2 * size) - size, torch.Size(shape).numel()

@@ -103,6 +103,12 @@ class Ranking(ABC):
             f"A scan for this one is exact: nrm.relmax(model, dataset, ({scan}), ...)"
         )
 
+    def rows(self, *question: Any, by: str = "relevance") -> Top:
+        """The best samples of every block of a question as columns: by block, best first."""
+        if by not in RANKS:
+            raise QuestionError("unknown ranking", got=f"by={by!r}", expected=" or ".join(map(repr, RANKS)))
+        return self._rows(self._number(question), by)
+
     def to_pandas(self, *question: Any, by: str = "relevance") -> Any:
         """A pandas table of the best samples of every block of a question, a row for each block and rank.
 
@@ -110,10 +116,7 @@ class Ranking(ABC):
         """
         with extra("table", "to_pandas()"):
             import pandas
-        number = self._number(question)
-        if by not in RANKS:
-            raise QuestionError("unknown ranking", got=f"by={by!r}", expected=" or ".join(map(repr, RANKS)))
-        rows = self._rows(number, by)
+        number, rows = self._number(question), self.rows(*question, by=by)
         places = np.unravel_index(rows.block, self.facts["questions"][number]["shape"] or (1,))
         columns: dict[str, Any] = dict(zip(self._axes(number), places, strict=False))
         columns["rank"] = np.arange(len(rows)) - np.searchsorted(rows.block, rows.block) + 1
