@@ -89,7 +89,7 @@ TABLES: dict[str, Callable[[], Any]] = {
     ),
     "walks": lambda: measured().walks(k=3),
     "check": lambda: measured().check(),
-    "light check": lambda: (lambda R: (R(R.input), R._light)[1])(measured()),
+    "light check": lambda: (lambda R: (R(R.input), R.inner.light)[1])(measured()),
     "layers": lambda: measured().layers,
     "plan": lambda: (lambda R: R.plan(R.input, R["1"].channels))(measured()),
     "plan of a formula": lambda: (lambda R: R.plan(~nrm.visits(R["1"].channel(2))))(measured()),

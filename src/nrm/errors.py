@@ -10,6 +10,8 @@ import difflib
 import functools
 import inspect
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
@@ -102,6 +104,14 @@ class InputError(NrmError):
 
 class NrmWarning(UserWarning):
     """A number that deserves a second look: mass in sinks, cancellation, a near-zero condition."""
+
+
+def warn(text: str, category: type[NrmWarning] | None = None) -> None:
+    """Warns about the line outside of this package that asked."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("nrm."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category or NrmWarning, stacklevel=level)
 
 
 class CostWarning(NrmWarning):

@@ -22,7 +22,7 @@ PUBLIC = [
     "nrm.compat", "nrm.measure", "nrm.questions", "nrm.reproduce",
 ]  # fmt: skip
 VALUES = {"__version__", "input", "output", "layer"}  # told in words
-INNER = {"EXPERIMENTS", "PENDING", "SampleMeasure"}
+INNER = {"EXPERIMENTS", "PENDING"}
 
 
 def public(module: types.ModuleType) -> Iterator[tuple[str, object]]:

@@ -199,7 +199,7 @@ def test_chunks_change_nothing(vgg: tuple[nn.Sequential, Tensor, Measure], monke
 def test_block_by_block(vgg: tuple[nn.Sequential, Tensor, Measure], monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, R = vgg
     whole = contribution(R, R["0"].channels, R["3"].channels)
-    monkeypatch.setattr(R, "_memory", 2000)
+    monkeypatch.setattr(R.inner, "memory", 2000)
     found = list(each(R, R["0"].channels, R["3"].channels))
     assert [str(block) for block, _ in found] == [f"0.channel({k})" for k in range(4)]
     torch.testing.assert_close(torch.stack([table for _, table in found], 1), whole)

@@ -72,7 +72,7 @@ def test_the_comparison_is_made_of_its_parts(monkeypatch: pytest.MonkeyPatch) ->
         asked = [layers[0][:3] if argument else layers[0], *layers[1:]]
         whole = compare(R, *asked, scores={"mine": own[:, :3].sum(1) if argument else own})
         with monkeypatch.context() as patched:
-            patched.setattr(R, "_memory", 40_000)
+            patched.setattr(R.inner, "memory", 40_000)
             parts = compare(R, *asked, scores={"mine": own[:, :3].sum(1) if argument else own})
         for name in (*METHODS[:-1], "mine"):
             torch.testing.assert_close(parts[name].pearson, whole[name].pearson)
@@ -125,7 +125,7 @@ def test_values_of_a_batch_need_a_batch() -> None:
 
 def test_tables_beyond_the_memory_bound_are_refused() -> None:
     R = network()
-    R._memory = 1000
+    R.inner.memory = 1000
     with pytest.raises(MemoryLimitError, match=r"larger than the memory bound") as error:
         contribution(R, R["1"].channels, R["3"].channels)
     assert "nrm.evaluate.each" in str(error.value)

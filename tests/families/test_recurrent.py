@@ -49,7 +49,7 @@ def close(a: Tensor, b: Tensor) -> None:
 
 
 def read(R: nrm.Measure) -> nrm.Layer:
-    return R["input"] if "input" in R._tape.names and len(R._tape.inputs) == 1 else R["input[0]"]
+    return R["input"] if "input" in R.inner.tape.names and len(R.inner.tape.inputs) == 1 else R["input[0]"]
 
 
 def hidden(rnn: nn.RNNBase) -> list[str]:
@@ -110,8 +110,8 @@ def test_a_reused_cell_is_a_fused_module(kind: str, given: bool) -> None:
         close(R(R["rnn"].step(t)), S(S["cell"].step(t)))
     close(R(R["rnn"].steps, R["rnn"].steps), S(S["cell"].steps, S["cell"].steps))
     assert S["cell"].facts == "4 steps"
-    names = {name.removeprefix("cell") for name in S._tape.names if name.startswith("cell/")}
-    assert names == {name.removeprefix("rnn") for name in R._tape.names if name.startswith("rnn/")} - {
+    names = {name.removeprefix("cell") for name in S.inner.tape.names if name.startswith("cell/")}
+    assert names == {name.removeprefix("rnn") for name in R.inner.tape.names if name.startswith("rnn/")} - {
         "/step", f"/{fused.rnn.mode.lower()}"
     }  # fmt: skip
 
@@ -204,7 +204,7 @@ def test_packed_samples_are_alone(kind: str, shape: str, how: str, rules: str) -
         S = ask(model, alone, rules)
         assert not found[i, n:].any()
         close(found[i, :n], S(S["input[0]"])[0])
-        for name in R._tape.steps:
+        for name in R.inner.tape.steps:
             for t in range(n):
                 close(R(nrm.layer(name).step(t))[i], S(nrm.layer(name).step(t))[0])
             for t in range(n, 5):

@@ -208,7 +208,7 @@ def test_little_memory_changes_nothing(kind: str, data: st.DataObject) -> None:
     bound = max(4096, wide.peak // 2)
     small = nrm.measure(
         it.case.model, it.case.argument, target=it.R.target, rules=it.rules.library(it.case.model),
-        dtype=torch.float64, bias=it.R._network.bias, zero=it.R._network.zero, memory=bound,
+        dtype=torch.float64, bias=it.R.inner.network.bias, zero=it.R.inner.network.zero, memory=bound,
     )  # fmt: skip
     free = it.layer(data.draw(st.sampled_from(it.tensors)))
     try:

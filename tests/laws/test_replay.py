@@ -28,7 +28,7 @@ def test_random_networks_come_out_again(data: st.DataObject, kind: str, dtype: t
 def test_a_node_that_does_not_come_out_is_named_and_refused(data: st.DataObject, kind: str) -> None:
     case = data.draw(cases(kind))
     R = nrm.measure(case.model, case.inputs)
-    tape = R._tape
+    tape = R.inner.tape
     node = data.draw(st.sampled_from([n for n in needed_nodes(tape) if not isinstance(n.op, Source)]))
     node.value = node.value + 0.25 * node.value.abs().max() + 1e-3
     check = R.check(strict=False)

@@ -12,7 +12,7 @@ import nrm
 from laws.agreement import drawn, law_of_each, visited
 from networks import KINDS
 from nrm.questions.answer import Answerer
-from nrm.questions.plan import make_plan
+from nrm.questions.plan import plan_stops
 from nrm.questions.stops import stops_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
@@ -56,16 +56,16 @@ def test_every_plan_gives_the_oracles_table(kind: str, data: st.DataObject) -> N
         layer = it.layer(site)
         shape = it.shape(site)
         arguments.append(layer if len(shape) != 1 else layer.channels)
-    stops = stops_for(arguments, it.R._places.resolve)
+    stops = stops_for(arguments, it.R.inner.places.resolve)
     memory = data.draw(st.sampled_from([10**9, 2000]))
-    answerer = Answerer(it.R._network, it.R.base, memory=10**9, progress=lambda chunks, _: chunks)
+    answerer = Answerer(it.R.inner.network, it.R.base, memory=10**9, progress=lambda chunks, _: chunks)
     for strategy in (f"{what} {n}" for what in ("read", "contract") for n in range(len(stops))):
         try:
-            plan = make_plan(it.R._network, stops, memory=memory, kept=True, strategy=strategy)
+            plan = plan_stops(it.R.inner.network, stops, memory=memory, base=it.R.base, strategy=strategy)
         except AssertionError:
             continue
         with torch.no_grad():
-            it.close(answerer.table(plan), truth)
+            it.close(answerer.table(stops, plan), truth)
 
 
 @pytest.mark.parametrize("kind", KINDS)

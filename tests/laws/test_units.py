@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
 
 def carries_units_to_units(R: nrm.Measure) -> None:
     """The maps of every node, applied to the units of what it reads, add up to its own unit."""
-    network = R._network
+    network = R.inner.network
     for node in network.nodes:
         if not node.links:
             continue

@@ -184,7 +184,7 @@ def test_the_measured_precision_predicts_the_error(bias: str, act: Callable[[], 
     for seed in range(5):
         model, x = mlp(4, 20, seed, act), torch.randn(1, 20)
         rough, exact = (nrm.measure(model, x, rules=rules, bias=bias, dtype=d) for d in (None, torch.float64))
-        heat, right = (R._network.relevance(R.base.arrivals[0]) for R in (rough, exact))
+        heat, right = (R.inner.network.relevance(R.base.arrivals[0]) for R in (rough, exact))
         assert heat is not None
         assert right is not None
         error = float((heat - right).abs().sum() / right.abs().sum())

@@ -164,12 +164,14 @@ def test_flows_of_the_second_measure_only_are_found(searched: bool, monkeypatch:
 
 
 def test_bounds_of_both_measures_bound_every_extension() -> None:
+    from nrm.measure.asking import side_of
+    from nrm.questions import Question
     from nrm.search.prefixes import Prefixes
 
     D = towers()
     arguments = [D["5"].channels, D["3"].channels, D["1"].channels]
     signed = ((D.first, 1.0), (D.second, -1.0))
-    sides = [replace(R._side(arguments, [])[0], weights=torch.tensor([w])) for R, w in signed]
+    sides = [replace(side_of(R.inner, Question(tuple(arguments)))[0], weights=torch.tensor([w])) for R, w in signed]
     with torch.no_grad():
         prefixes = Prefixes(sides, memory=10**9, progress=lambda chunks, _: chunks, bounded=True)
         table = D(*arguments)[0]

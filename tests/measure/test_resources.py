@@ -143,7 +143,7 @@ def no_collector() -> Iterator[None]:
 
 
 def alive(R: nrm.Measure) -> list[weakref.ref[Tensor]]:
-    held = [node.value for node in R._network.tape.nodes]
+    held = [node.value for node in R.inner.network.tape.nodes]
     held += R.base.arrivals.tensors
     return [weakref.ref(t) for t in held]
 
@@ -224,7 +224,7 @@ def test_memory_stays_flat() -> None:
 def test_bytes_and_release() -> None:
     R = nrm.measure(network(), image())
     start = R.nbytes
-    values = sum(n.value.numel() * 4 for n in R._network.tape.nodes)
+    values = sum(n.value.numel() * 4 for n in R.inner.network.tape.nodes)
     assert 0 < start <= values
     answer = R(R.input)
     full = R.nbytes

@@ -213,7 +213,7 @@ def test_completion_computes_nothing() -> None:
     R = nrm.measure(model(), x())
     R._ipython_key_completions_()
     repr(R)
-    assert R._kept._base is None
+    assert R.inner.kept._base is None
 
 
 def test_cuts_show_their_parts(R: nrm.Measure) -> None:

@@ -31,7 +31,7 @@ def measured() -> nrm.Measure:
 
 def found(R: nrm.Measure) -> Any:
     return nrm.relmax(
-        R._origin.model, torch.rand(6, 1, 8, 8), R["1"].channels, k=2, progress=False, rules="lrp-0", bias="input"
+        R.inner.origin.model, torch.rand(6, 1, 8, 8), R["1"].channels, k=2, progress=False, rules="lrp-0", bias="input"
     )
 
 

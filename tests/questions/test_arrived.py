@@ -38,7 +38,7 @@ def _measured() -> nrm.Measure:
 
 def _is_inside(R: nrm.Measure, here: Arrivals) -> bool:
     """Whether all that has arrived belongs to columns of sums."""
-    return all(R._network.nodes[node].kind == "branch" for node in here.nodes)
+    return all(R.inner.network.nodes[node].kind == "branch" for node in here.nodes)
 
 
 def test_densities_are_the_same_when_formed_anew(monkeypatch: pytest.MonkeyPatch) -> None:

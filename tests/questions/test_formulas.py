@@ -394,7 +394,7 @@ def test_little_memory() -> None:
         (lambda R, S: R.expect({R["relu1"]: "x"}), "cannot be read as numbers"),
         (lambda R, S: R.expect({R["relu1"]: float("nan")}), "finite"),
         (lambda R, S: R.expect({R["relu1"]: torch.ones(5, 5)}), "does not fit layer 'relu1'"),
-        (lambda R, S: R.expect({S[0]: 1.0}, nrm.stack(S[0].layer)), "not something that can be asked about"),
+        (lambda R, S: R.expect({S[0]: 1.0}, S[0], given=nrm.stack(S[1].layer)), "a stack is no condition"),
         (lambda R, S: R.additive(), "nothing was asked"),
         (lambda R, S: R.additive(R["relu1"].channels, S[0]), "of sets, or of one partition alone"),
         (lambda R, S: R.additive(R["relu1"].channels, at=R.input), "of sets, or of one partition alone"),

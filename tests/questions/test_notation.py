@@ -505,7 +505,7 @@ def test_biases(residual: nrm.Measure) -> None:
     mass = sum(R(layer).sum(1) for layer in R.biases)
     close(R(R.input).sum(1), 1 - mass)
     stem = R(R["stem.bias"], R["/tanh"].channels)
-    weight = torch.einsum("si,ji->sj", R.values(R.input), R._network.tape.find("stem").op.map.weight)
+    weight = torch.einsum("si,ji->sj", R.values(R.input), R.inner.network.tape.find("stem").op.map.weight)
     bias = R.values(R["stem"]) - weight
     close(stem, torch.diag_embed(R(R["stem"]) * bias / R.values(R["stem"])))
     ignored = nrm.measure(Residual(), torch.rand(1, 4), bias="ignore", rules=nrm.WSquare())

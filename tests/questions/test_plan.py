@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import nrm
 from nrm.measure.measure import Measure
 from nrm.questions.answer import Answerer
-from nrm.questions.plan import make_plan
+from nrm.questions.plan import plan_stops
 from nrm.questions.stops import stops_for
 from nrm.steps import Network
 
@@ -44,16 +44,16 @@ def network(rules: str, bias: str) -> Measure:
 
 def answers(R: Measure, *arguments: object, memory: int = 10**9) -> dict[str, Tensor]:
     """The answer by every strategy that can give it."""
-    stops = stops_for(arguments, R._places.resolve)
+    stops = stops_for(arguments, R.inner.places.resolve)
     found = {}
     for strategy in ("contract", *(f"{kind} {k}" for k in range(len(stops)) for kind in ("contract", "read"))):
         try:
-            plan = make_plan(R._network, stops, memory=memory, kept=True, strategy=strategy)
+            plan = plan_stops(R.inner.network, stops, memory=memory, base=R.base, strategy=strategy)
         except AssertionError:
             continue
-        answerer = Answerer(R._network, R.base, memory=10**9, progress=lambda chunks, _: chunks)
+        answerer = Answerer(R.inner.network, R.base, memory=10**9, progress=lambda chunks, _: chunks)
         with torch.no_grad():
-            found[strategy] = answerer.table(plan)
+            found[strategy] = answerer.table(stops, plan)
     return found
 
 
@@ -158,7 +158,7 @@ def test_channels_that_change_places_do_not_travel_together() -> None:
     R = nrm.measure(Shuffled().double(), torch.rand(2, 2, 7, 7, dtype=torch.float64), rules="lrp-0")
     names = ("input", "first", "/relu", "second", "/sort", "fc")
     for low, high in itertools.combinations(names, 2):
-        if {low, high} <= set(R._places.names()):
+        if {low, high} <= set(R.inner.places.names()):
             found = answers(R, nrm.layer(low).channels, nrm.layer(high).channels)
             for strategy, table in found.items():
                 masked = [answers(R, nrm.layer(low).channels, nrm.layer(high).channel(c))["read 0"] for c in range(3)]
@@ -184,13 +184,13 @@ def test_blocks_without_any_message_are_left_out(monkeypatch: pytest.MonkeyPatch
 
     R.base
     monkeypatch.setattr(Network, "pull", watched)
-    stops = stops_for((R["1"].groups(torch.arange(6)), R.input), R._places.resolve)
-    answerer = Answerer(R._network, R.base, memory=10**9, progress=lambda chunks, _: chunks)
+    stops = stops_for((R["1"].groups(torch.arange(6)), R.input), R.inner.places.resolve)
+    answerer = Answerer(R.inner.network, R.base, memory=10**9, progress=lambda chunks, _: chunks)
     with torch.no_grad():
-        table = answerer.table(make_plan(R._network, stops, memory=10**9, kept=True, strategy="read 1"))
+        table = answerer.table(stops, plan_stops(R.inner.network, stops, memory=10**9, base=R.base, strategy="read 1"))
     assert max(stacks) <= 4
     assert torch.equal(table[:, [1, 4]], torch.zeros(2, 2, 5, dtype=torch.float64))
-    lines = R._plan(stops, "read 1").lines
+    lines = plan_stops(R.inner.network, stops, memory=10**9, base=R.base, strategy="read 1").lines
     assert [line.times for line in lines if line.what.startswith(("pull", "push"))] == [4]
     torch.testing.assert_close(table.sum(1), R(R.input, R["1"].all), rtol=0, atol=1e-12)
 
@@ -264,9 +264,11 @@ def test_messages_of_fixed_events_are_kept_under_a_bound(monkeypatch: pytest.Mon
     event, concept = nrm.input[:, :4, :5], nrm.layer("c3").channel(1)
     pairs = (nrm.layer("r1").channels, nrm.layer("c2").channels)
     first = [R(event, *pairs), R(concept, *pairs)]
-    count, nbytes, bound = R.plan(*pairs).messages
-    assert count == 2
-    assert 0 < nbytes <= bound
+    kept = R.inner.kept.messages
+    nbytes = kept.nbytes
+    assert len(kept) == 2
+    assert 0 < nbytes <= kept.bound
+    assert "kept messages of fixed events: 2" in repr(R.plan(*pairs))
     assert R.nbytes > nbytes
     steps = []
     amounts, pull = Network.amounts, Network.pull
@@ -276,15 +278,14 @@ def test_messages_of_fixed_events_are_kept_under_a_bound(monkeypatch: pytest.Mon
     again = len(steps)
     assert torch.equal(R(concept, *pairs), first[1])
     R.release()
-    assert R.plan(*pairs).messages[:2] == (0, 0)
+    assert (len(kept), kept.nbytes) == (0, 0)
     steps.clear()
     torch.testing.assert_close(R(event, *pairs), first[0])
     assert len(steps) > again + 5, "computed anew after a release, not before"
     small = nrm.measure(Net().double().eval(), torch.rand(2, 3, 10, 10, dtype=torch.float64), memory=100_000)
     for row in range(10):
         small(nrm.input[:, row], nrm.layer("c2").channels)
-        count, nbytes, bound = small.plan(*pairs).messages
-        assert nbytes <= bound
+        assert small.inner.kept.messages.nbytes <= small.inner.kept.messages.bound
 
 
 def test_an_event_elsewhere_does_not_change_the_strategy() -> None:

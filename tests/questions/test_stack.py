@@ -89,7 +89,7 @@ def test_its_text_says_that_it_need_not_add_up() -> None:
         (lambda R, s: nrm.stack(), "nothing to stack"),
         (lambda R, s: nrm.stack(nrm.layer("c1").channel(2)), "not a partition"),
         (lambda R, s: R(nrm.input, given=s), "no condition"),
-        (lambda R, s: R.plan(s), "plan for each"),
+        (lambda R, s: R.plan(nrm.input, given=s), "no condition"),
         (lambda R, s: R.flows(s), "one block of every layer"),
         (lambda R, s: bool(s), "no truth value"),
         (lambda R, s: next(R.each(nrm.layer("c1").channel(2))), "not a partition"),

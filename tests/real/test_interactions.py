@@ -11,8 +11,7 @@ import torch
 
 import nrm
 from nrm.measure.measure import Measure
-from nrm.questions.plan import make_plan
-from nrm.questions.stops import stops_for
+from nrm.questions import plan_stops, stops_for
 from real import models
 
 pytestmark = [pytest.mark.data, pytest.mark.slow]
@@ -32,8 +31,9 @@ def test_rows_of_the_pair_table_are_masked_sweeps(R: Measure) -> None:
     a, b = R["features.26"], R["features.28"]
     pairs = R(a.channels, b.channels)[0]
     strongest = R(b.channels)[0].abs().topk(4).indices.tolist()
-    stops = stops_for([a.channels, b.channels[strongest]], R._places.resolve)
-    swept = R._answerer().table(make_plan(R._network, stops, memory=2**30, kept=True, strategy="read 1"))[0]
+    stops = stops_for([a.channels, b.channels[strongest]], R.inner.places.resolve)
+    plan = plan_stops(R.inner.network, stops, memory=2**30, base=R.base, strategy="read 1")
+    swept = R.inner.answerer().table(stops, plan)[0]
     torch.testing.assert_close(pairs[:, strongest], swept, rtol=1e-3, atol=1e-7)
     for j in strongest[:2]:
         torch.testing.assert_close(pairs[:, j], R(a.channels, b.channel(j))[0], rtol=1e-3, atol=1e-7)

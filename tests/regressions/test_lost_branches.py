@@ -179,7 +179,8 @@ def test_numbers_are_a_leak(way: Callable[[Tensor], Tensor | float], rules: obje
     assert sum(check.mass) == pytest.approx(1, abs=1e-5)
     share = check.constants["/add.constant"][0]
     torch.testing.assert_close(
-        R._tape and share, float(R._network.relevance(R.base.arrivals[R._tape.find("/add.constant").index]).sum())
+        R.inner.tape and share,
+        float(R.inner.network.relevance(R.base.arrivals[R.inner.tape.find("/add.constant").index]).sum()),
     )
     assert share > 0.1
     assert "in constants made from the input, most of it at '/add.constant'" in check.verdict

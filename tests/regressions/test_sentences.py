@@ -94,8 +94,8 @@ def test_samples_are_told_apart() -> None:
 def test_the_light_check_does_not_speak_of_layers() -> None:
     R = nrm.measure(one_weight(-4.0), torch.ones(1, 1))
     R(R.input)
-    assert R._light is not None
-    mass = health(R._light)["facts"][0]["text"]
+    assert R.inner.light is not None
+    mass = health(R.inner.light)["facts"][0]["text"]
     assert "layers were not measured" in mass
     assert "no layer is off" in health(R.check())["facts"][0]["text"]
 

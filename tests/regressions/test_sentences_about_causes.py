@@ -63,7 +63,7 @@ def test_a_reading_as_linear_is_refused_for_what_is_not() -> None:
 def test_a_lost_write_is_not_called_rounding() -> None:
     torch.manual_seed(0)
     R = nrm.measure(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), torch.rand(1, 4), rules=nrm.Gamma(0.25))
-    hidden = next(n for n in R._tape.nodes if n.index and not isinstance(n.op, Source))
+    hidden = next(n for n in R.inner.tape.nodes if n.index and not isinstance(n.op, Source))
     hidden.value = hidden.value * 1.5 + 1  # as if somebody had written into it unseen
     for ask in (lambda: R(R.input), R.check):
         with pytest.raises(nrm.CaptureError, match=r"Layer '0' does not come out again: its step \(linear\)") as error:

@@ -188,7 +188,7 @@ def test_a_write_is_followed(add: Callable[[Tensor, Tensor], Tensor | None]) -> 
     R = nrm.measure(Branches(add), x)
     for layer in ("b", "c", "input"):
         torch.testing.assert_close(R(R[layer]), expected(expected[layer]))
-    check_tape(R._tape, 1e-5)
+    check_tape(R.inner.tape, 1e-5)
     assert R.check().ok == (True,)
 
 

@@ -13,7 +13,7 @@ import torch
 
 import nrm
 import vision
-from nrm.measure import Measure
+from nrm.measure import asking
 from nrm.plot.columns import read_flows
 from nrm.report import View
 from nrm.report.columns import default_picks
@@ -230,8 +230,8 @@ def test_the_picture_of_flows_asks_nothing_that_the_view_knows(monkeypatch: pyte
     view.network()
     expected = read_flows(R, [shown.partition for shown in view.columns], view.choice, None, None)
     asked: list[Any] = []
-    answer = Measure._answer
-    monkeypatch.setattr(Measure, "_answer", lambda self, *given: (asked.append(given), answer(self, *given))[1])
+    answer = asking.answer
+    monkeypatch.setattr(asking, "answer", lambda *given: (asked.append(given), answer(*given))[1])
     found = view.drawn()
     assert not asked
     assert [column.nodes for column in found.columns] == [column.nodes for column in expected.columns]

@@ -56,8 +56,8 @@ def test_the_zero_policy_holds_for_elementwise_steps_with_an_offset(policy: str,
     rules = {"2": nrm.Flat(), "*": "lrp-0"}
     R = nrm.measure(model, torch.ones(1, 1), rules=rules, zero=policy, bias="ignore", target=0)
     assert sum(R.check(strict=False).mass) == pytest.approx(1.0)
-    deliveries, _ = R._network.pull(2, R.base.arrivals[2])
-    assert float(R._network.relevance(deliveries[0].arrivals)) == pytest.approx(kept)
+    deliveries, _ = R.inner.network.pull(2, R.base.arrivals[2])
+    assert float(R.inner.network.relevance(deliveries[0].arrivals)) == pytest.approx(kept)
     with pytest.raises(nrm.MassError, match="sum to 0"):
         nrm.measure(model, torch.ones(1, 1), rules=rules, zero="error", bias="ignore", target=0)(nrm.input)
 

@@ -49,7 +49,7 @@ def test_what_is_shared_makes_no_difference(rule: nrm.Rule, monkeypatch: pytest.
 
     monkeypatch.setattr(Network, "node", separate)
     alone = _measure(4, rules)
-    assert len(alone._network.nodes) > len(shared._network.nodes)
+    assert len(alone.inner.network.nodes) > len(shared.inner.network.nodes)
     for question in (lambda R: R(R.input), lambda R: R(R["first"].channels, R["layers.2"].channels)):
         torch.testing.assert_close(question(shared), question(alone), rtol=1e-12, atol=1e-12)
 
@@ -67,5 +67,5 @@ def test_a_dense_block_costs_products_in_proportion_to_its_depth() -> None:
 def test_nothing_shared_is_held_after_the_sweep() -> None:
     R = _measure(4, {"head": nrm.LRP0(), "*": nrm.ZPlus()})
     R(R.input)
-    network = R._network
+    network = R.inner.network
     assert not any(part._units for part in (network, *network._twins.values()))

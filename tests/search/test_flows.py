@@ -243,15 +243,15 @@ def test_flows_without_partitions() -> None:
 @pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
 def test_absolute_sums_bound_every_extension(rules: str) -> None:
     """P of every prefix is at least the sum of the absolute relevances of its extensions."""
-    from nrm.questions.stops import stops_for
-    from nrm.search import Side, ordered
+    from nrm.questions import downward, stops_for
+    from nrm.search import Side
     from nrm.search.prefixes import Prefixes
 
     R = network(rules, "input")
     names = ("fc1", "c3", "b2", "/relu#0")
     arguments = [nrm.layer(n).channels for n in names]
-    stops = ordered(stops_for(arguments, R._places.resolve))
-    side = Side(R._network, R.base, stops, range(len(R)))
+    stops = downward(stops_for(arguments, R.inner.places.resolve))
+    side = Side(R.inner.network, R.base, stops, range(len(R)))
     with torch.no_grad():
         prefixes = Prefixes([side], memory=10**9, progress=lambda chunks, _: chunks, bounded=True)
         table = R(*arguments)

@@ -18,7 +18,7 @@ from nrm.cli.options import MeasureOptions
 from nrm.cli.output import Steps, complaint
 from nrm.errors import CaptureError, InputError, MassError, NrmError, PrecisionError
 from nrm.measure import Measure, measure, name_of
-from nrm.questions import Formula, Plan, TrackedPlan
+from nrm.questions import Formula, Plan
 from nrm.report import EFFORT, View, health, read_partitions
 
 PERSONAL = (CaptureError, MassError, PrecisionError)
@@ -169,9 +169,9 @@ def check_of(R: Measure) -> Data:
 # ---- plans -----------------------------------------------------------------------------------------------------
 
 
-def line(what: str, plan: Plan | TrackedPlan, times: int = 1) -> Data:
+def line(what: str, plan: Plan, times: int = 1) -> Data:
     """A line of a plan: what, how often, and how many forward passes of arithmetic in all."""
-    return {"what": what, "times": times, "passes": times * plan.flops / max(plan.forward, 1.0)}
+    return {"what": what, "times": times, "passes": times * plan.passes}
 
 
 def sweeps(times: int = 1) -> Data:

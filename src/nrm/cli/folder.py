@@ -39,7 +39,7 @@ def write_folder(folder: Path, view: View, document: dict[str, Any], flows: bool
         share = R(variable)
         tensors[name] = (share, ("sample", *[str(variable)] * (share.ndim - 1)))
     # The light check, where no other was made: what is fast does not wait for a certificate.
-    save(folder / "relevance.safetensors", measure=R.describe(view.certificate or R._light), **tensors)
+    save(folder / "relevance.safetensors", measure=R.describe(view.certificate or R.inner.light), **tensors)
     write_json(folder / "result.json", document)
     pictures = _flows(folder, view) if flows else ()
     heat = [name for name in ("heat.png", "heat.svg", "heat.html") if (folder / name).exists()]

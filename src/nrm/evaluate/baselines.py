@@ -13,8 +13,8 @@ from torch import Tensor
 from nrm.capture import plain_execution
 from nrm.errors import QuestionError
 from nrm.evaluate.intervention import occlusion
-from nrm.measure import Argument, Measure
-from nrm.questions import Layer, Stop, axes_of, stops_for
+from nrm.measure import Measure
+from nrm.questions import Argument, Layer, Stop, axes_of, stops_for
 
 METHODS = ("nrm", "lrp", "occlusion", "activation", "random")
 
@@ -38,16 +38,16 @@ def scores(R: Measure, *arguments: Argument, method: str = "nrm", value: Any = "
         return _scaled(R, R(*arguments))
     if method == "occlusion":
         return occlusion(R, *arguments, value=value, seed=seed)
-    stops = stops_for(arguments, R._places.resolve)
+    stops = stops_for(arguments, R.resolve)
     if method == "random":
         shape = (len(R), *(n for stop in stops for n in axes_of(stop)))
         drawn = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         return drawn.to(R.value)
     if method == "lrp":
-        groups = {stop.site: [a for a in arguments if R._places.resolve(_layer(a))[0] == stop.site] for stop in stops}
+        groups = {stop.site: [a for a in arguments if R.resolve(_layer(a))[0] == stop.site] for stop in stops}
         return _scaled(R, _outer_sum(stops, [R(*groups[stop.site]) for stop in stops]))
     with plain_execution():
-        return _outer_sum(stops, [R._mine(_activation(R, stop)) for stop in stops])
+        return _outer_sum(stops, [R.inner.mine(_activation(R, stop)) for stop in stops])
 
 
 def _layer(argument: Any) -> Layer:
@@ -60,7 +60,7 @@ def _scaled(R: Measure, shares: Tensor) -> Tensor:
 
 
 def _activation(R: Measure, stop: Stop) -> Tensor:
-    value, mask = R._tape.nodes[stop.site.node].value[None], stop.mask()
+    value, mask = R.inner.tape.nodes[stop.site.node].value[None], stop.mask()
     return stop.read(value if mask is None else value * mask)[0]
 
 

@@ -14,9 +14,9 @@ from nrm.errors import NrmError, QuestionError
 from nrm.evaluate.baselines import METHODS, scores as scores_of
 from nrm.evaluate.intervention import contribution_and_occlusion
 from nrm.evaluate.statistics import Correlation, TopSums
-from nrm.measure import Argument, Measure
+from nrm.measure import Measure
 from nrm.memory import ALIVE, fitting
-from nrm.questions import Blocks, Layer, Partition, axes_of, stops_for
+from nrm.questions import Argument, Blocks, Layer, Partition, axes_of, stops_for
 from nrm.tables import SAMPLE, Results, Tabled, html_table
 
 SHARE = 0.05
@@ -118,7 +118,7 @@ def _compare(
     R: Measure, arguments: Sequence[Argument], methods: Sequence[str], own: dict[str, Tensor], value: Any, k: Any,
     seed: int,
 ) -> Comparison:  # fmt: skip
-    stops = stops_for(arguments, R._places.resolve)
+    stops = stops_for(arguments, R.resolve)
     axes = [n for stop in stops for n in axes_of(stop)]
     combinations = torch.Size(axes).numel()
     if combinations < 2:
@@ -139,7 +139,7 @@ def _compare(
     totals = {name: (Correlation(), TopSums(keep)) for name in (*methods, *own)}
     ranks = wanted.numel() > 0
     parts = _parts(R, arguments, combinations)
-    for number, (rows, part) in enumerate(R._progress("parts")(iter(parts), len(parts))):
+    for number, (rows, part) in enumerate(R.inner.progress("parts")(iter(parts), len(parts))):
         C, lost = contribution_and_occlusion(R, *part, value=value, seed=seed)
         for name, (correlation, top) in totals.items():
             if name in own:
@@ -170,16 +170,16 @@ Piece = tuple[tuple[slice, ...], list[Argument]]
 
 def _parts(R: Measure, arguments: Sequence[Argument], combinations: int) -> list[Piece]:
     """The question in pieces that fit into memory, cut along its first partition: where they lie, and the questions."""
-    nbytes = combinations * R._tape.batch * R.value.element_size()
+    nbytes = combinations * R.inner.tape.batch * R.value.element_size()
     first = next((n for n, a in enumerate(arguments) if isinstance(a, Layer | Partition)), None)
-    if ALIVE * nbytes <= R._memory or first is None:
+    if ALIVE * nbytes <= R.inner.memory or first is None:
         return [((), list(arguments))]
     whole = arguments[first]
     whole = Partition(whole) if isinstance(whole, Layer) else whole
     assert isinstance(whole, Partition)
-    shape = Blocks.of(R._places.resolve(whole.layer)[1], whole).shape
-    size = fitting(R._memory, -(-nbytes // shape[0]))
-    before = sum(len(axes_of(stop)) for stop in stops_for(arguments[:first], R._places.resolve)) if first else 0
+    shape = Blocks.of(R.resolve(whole.layer)[1], whole).shape
+    size = fitting(R.inner.memory, -(-nbytes // shape[0]))
+    before = sum(len(axes_of(stop)) for stop in stops_for(arguments[:first], R.resolve)) if first else 0
     found = []
     for begin in range(0, shape[0], size):
         rows = slice(begin, min(shape[0], begin + size))

@@ -13,18 +13,19 @@ from nrm.capture import Linear, plain_execution
 from nrm.errors import NrmError, QuestionError
 from nrm.evaluate.removal import Cutout, Removal, orders
 from nrm.evaluate.replacing import replacement
-from nrm.measure import Argument, Measure
+from nrm.measure import Measure
 from nrm.memory import fitting, refuse_larger
 from nrm.questions import (
+    Argument,
     Blocks,
     Formula,
     Layer,
     Partition,
+    Question,
     Set,
     Stack,
     Stop,
     axes_of,
-    replaced,
     spans_steps,
     steps_of,
     stops_for,
@@ -125,11 +126,11 @@ def each(
             "not a partition", where="nrm.evaluate.each", got=repr(partition)[:120], hint="a.channels"
         )  # fmt: skip
     whole = Partition(partition) if isinstance(partition, Layer) else partition
-    shape = Blocks.of(R._places.resolve(whole.layer)[1], whole).shape
+    shape = Blocks.of(R.resolve(whole.layer)[1], whole).shape
     places = [at[0] if len(at) == 1 else at for at in itertools.product(*map(range, shape))]
-    axes = [n for stop in stops_for(arguments, R._places.resolve) for n in axes_of(stop)]
-    one = torch.Size((R._tape.batch, *axes)).numel() * R.value.element_size()
-    fits = fitting(R._memory, one)
+    axes = [n for stop in stops_for(arguments, R.resolve) for n in axes_of(stop)]
+    one = torch.Size((R.inner.tape.batch, *axes)).numel() * R.value.element_size()
+    fits = fitting(R.inner.memory, one)
     for begin in range(0, len(places), fits):
         some = places[begin : begin + fits]
         table = contribution(R, whole[some], *arguments, value=value, seed=seed)
@@ -151,11 +152,10 @@ def _intervene(
             raise QuestionError("not a measure", got=type(R).__name__, hint="R = nrm.measure(model, inputs)")
         if not arguments:
             raise QuestionError("nothing is removed", hint=f"{where}(R, a.channels, b.channels)")
-        one = R._meant(arguments)
-        R = one if isinstance(one, Measure) else R
-        R._origin.check_fresh()
+        R = Measure(R.inner.about(Question.read(arguments)))
+        R.inner.origin.check_fresh()
         with plain_execution():
-            return R._mine(_table(R, arguments, value, seed, finish, left))
+            return R.inner.mine(_table(R, arguments, value, seed, finish, left))
     except NrmError as error:
         raise error.at(where) from None
 
@@ -163,27 +163,27 @@ def _intervene(
 def _table(R: Measure, arguments: Sequence[Argument], value: Any, seed: int, finish: Finish, left: Left) -> Tensor:
     spread = next((k for k, a in enumerate(arguments) if spans_steps(a)), None)
     if spread is not None:
-        before = stops_for(arguments[:spread], R._places.resolve)
-        tables = [_table(R, replaced(arguments, spread, [step]), value, seed, finish, left)
+        before = stops_for(arguments[:spread], R.resolve)
+        tables = [_table(R, [*arguments[:spread], step, *arguments[spread + 1 :]], value, seed, finish, left)
                   for step in _steps(R, arguments[spread])]  # fmt: skip
         return torch.stack(tables, 1 + sum(len(axes_of(stop)) for stop in before))
     stops = _stops(R, arguments)
     cutouts = [_cutout(R, stop, value, seed) for stop in stops]
     order = orders(cutouts)
-    output = R._tape.nodes[R._tape.output]
+    output = R.inner.tape.nodes[R.inner.tape.output]
     weights = None if left is None else output_weights(R)
     removal = Removal(
-        R._tape, [cutouts[k] for k in order], R._places.frame, weights=weights, memory=R._memory
+        R.inner.tape, [cutouts[k] for k in order], R.inner.places.frame, weights=weights, memory=R.inner.memory
     )  # fmt: skip
-    left = R._places.frame(output).layer_shape if left is None else left
-    shape = torch.Size((*(cutouts[k].count for k in order), R._tape.batch, *left))
+    left = R.inner.places.frame(output).layer_shape if left is None else left
+    shape = torch.Size((*(cutouts[k].count for k in order), R.inner.tape.batch, *left))
     refuse_larger(
-        "the table of removals is larger", shape.numel() * output.value.element_size(), R._memory,
+        "the table of removals is larger", shape.numel() * output.value.element_size(), R.inner.memory,
         "fewer blocks (a.channels[[3, 7]]), nrm.evaluate.each(...) block by block, "
         "nrm.evaluate.compare(...) for statistics only, or memory= in nrm.measure",
     )  # fmt: skip
     table = output.value.new_empty(shape)
-    for rows, found in R._progress("removals")(removal.chunks(), len(removal)):
+    for rows, found in R.inner.progress("removals")(removal.chunks(), len(removal)):
         table[tuple(slice(r.start, r.stop) for r in rows)] = finish(found, len(rows))
     return _ordered(table, [stops[k] for k in order])
 
@@ -191,7 +191,7 @@ def _table(R: Measure, arguments: Sequence[Argument], value: Any, seed: int, fin
 def _steps(R: Measure, argument: Argument) -> list[Set]:
     if not isinstance(argument, Partition):
         raise QuestionError("several steps are removed one by one only", got=str(argument), hint="layer.steps")
-    return [argument.layer.step(t) for t in steps_of(argument, len(R._places.steps(argument.layer))).tolist()]
+    return [argument.layer.step(t) for t in steps_of(argument, len(R.inner.places.steps(argument.layer))).tolist()]
 
 
 def _stops(R: Measure, arguments: Sequence[Argument]) -> list[Stop]:
@@ -200,15 +200,15 @@ def _stops(R: Measure, arguments: Sequence[Argument]) -> list[Stop]:
         if isinstance(argument, Stack | Formula):
             kind = "stack is evaluated one partition at a time" if isinstance(argument, Stack) else "formula is no set"
             raise QuestionError(f"a {kind}", got=str(argument), hint="sets and partitions of layers can be removed")
-    if any(isinstance(node.op, Linear) and node.op.kind == "block" for node in R._tape.nodes):
+    if any(isinstance(node.op, Linear) and node.op.kind == "block" for node in R.inner.tape.nodes):
         raise QuestionError(
             "a measure between chosen layers does not have the network between them", got=R.rules,
             expected="a measure of the whole network",
             hint="nrm.evaluate.compare(nrm.measure(model, inputs), ..., scores={'mine': R.value * R(...)})",
         )  # fmt: skip
-    stops = stops_for(arguments, R._places.resolve)
+    stops = stops_for(arguments, R.resolve)
     for stop in stops:
-        op = R._tape.nodes[stop.site.node].op
+        op = R.inner.tape.nodes[stop.site.node].op
         half = isinstance(op, Linear) and op.kind == "matmul"
         if stop.site.port or half:
             raise QuestionError(
@@ -220,7 +220,7 @@ def _stops(R: Measure, arguments: Sequence[Argument]) -> list[Stop]:
 
 
 def _cutout(R: Measure, stop: Stop, value: Any, seed: int) -> Cutout:
-    frame, node = stop.frame, R._tape.nodes[stop.site.node]
+    frame, node = stop.frame, R.inner.tape.nodes[stop.site.node]
     numbers = torch.zeros((1, *(1,) * len(frame.layer_shape)), dtype=torch.long, device=frame.device)
     outside = torch.zeros_like(numbers, dtype=torch.bool)
     for blocks in stop.blocks:
@@ -253,8 +253,8 @@ def _refuse_disjoint(stop: Stop, numbers: Tensor) -> None:
 
 def output_weights(R: Measure) -> Tensor:
     """The weights with which outputs enter the explained value, in the tensor's own axes."""
-    target, node = R._target, R._tape.nodes[R._tape.output]
-    frame = R._places.frame(node)
+    target, node = R.inner.target, R.inner.tape.nodes[R.inner.tape.output]
+    frame = R.inner.places.frame(node)
     if target.spread == "softmax":
         scores = frame.to_samples(node.value[None])[0]
         weights = torch.softmax(scores.flatten(1), 1).view(scores.shape)

@@ -205,7 +205,7 @@ def identity(job: Job, R: Measure, looked: Sequence[Loaded] = ()) -> Facts:
 
 def explanation(inquiry: Inquiry, R: Measure) -> Facts:
     """What tells how samples are explained: the model, the rules, and the options that change numbers."""
-    network = R._network
+    network = R.inner.network
     return {
         "schema": SCHEMA,
         "nrm": __version__,
@@ -214,7 +214,7 @@ def explanation(inquiry: Inquiry, R: Measure) -> Facts:
         "bias": network.bias,
         "zero": network.zero,
         "normalize": network.normalize,
-        "dtype": str(R._tape.dtype),
+        "dtype": str(R.inner.tape.dtype),
         "options": fingerprint({k: v for k, v in sorted(inquiry.options.items()) if k in ("output", "batch_dim")}),
     }
 

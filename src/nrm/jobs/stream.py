@@ -227,7 +227,7 @@ class Stream:
             if not self._axes:
                 self._names = shared_names(R.labels).get("output", ())
                 self._axes = {
-                    name: question_axes(shared_names(R.labels), R._places, question.parts)
+                    name: question_axes(shared_names(R.labels), R.inner.places, question.parts)
                     for name, question in self._questions.items()
                 }
             for name, question in self._questions.items():

@@ -21,7 +21,7 @@ from nrm.measure.classes import (
 from nrm.measure.difference import Difference
 from nrm.measure.labels import Names as Names, name_of as name_of, shared_names as shared_names
 from nrm.measure.layers import Cut, LayerRow, LayerTable
-from nrm.measure.measure import Measure, SampleMeasure, measure
+from nrm.measure.measure import Measure, measure
 from nrm.measure.origin import model_digest as model_digest
 from nrm.measure.peaks import (
     Box as Box,
@@ -32,7 +32,6 @@ from nrm.measure.peaks import (
     peaks as peaks,
     scaled as scaled,
 )
-from nrm.measure.question import Argument as Argument
 from nrm.measure.scores import (
     read_options as read_options,
     read_weight as read_weight,
@@ -43,4 +42,4 @@ from nrm.measure.show import SIGN as SIGN, options_text as options_text, output_
 from nrm.measure.table import Axis as Axis, make_results as make_results, question_axes as question_axes
 from nrm.measure.verdict import balance as balance, is_beyond as is_beyond
 
-__all__ = ["Check", "Cut", "Difference", "LayerRow", "LayerTable", "Measure", "SampleMeasure", "measure"]
+__all__ = ["Check", "Cut", "Difference", "LayerRow", "LayerTable", "Measure", "measure"]

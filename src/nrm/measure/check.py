@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture import Select, Source, find_deviation
-from nrm.errors import CaptureError, MassError, NrmError, NrmWarning, PrecisionError
+from nrm.errors import CaptureError, MassError, NrmError, PrecisionError, warn
 from nrm.measure.layers import narrow_mass, sample_sums
 from nrm.measure.target import Target, predict
 from nrm.measure.verdict import (
@@ -125,7 +124,7 @@ class Check(Tabled):
         """The mass in biases and offsets, per sample."""
         return tuple(b + o for b, o in zip(self.biases, self.offsets, strict=True))
 
-    def speak(self, stacklevel: int = 2) -> None:
+    def speak(self) -> None:
         """Raises if the numbers are noise, warns if they deserve a second look."""
         if self.errors:
             sample, text = self.errors[0]
@@ -134,7 +133,7 @@ class Check(Tabled):
                 hint="; ".join(["R.check(strict=False) shows the details", *self._help(sample)]),
             )  # fmt: skip
         for text in dict.fromkeys(text for sample, text in self.cautions if sample is not None):
-            warnings.warn(text, NrmWarning, stacklevel=stacklevel)
+            warn(text)
 
     def _kind(self, sample: int) -> type[NrmError]:
         """The kind of a sample's error: rounding is to blame where that was measured."""

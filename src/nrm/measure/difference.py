@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
@@ -12,14 +13,16 @@ from torch import Tensor
 
 from nrm.capture import plain_execution
 from nrm.errors import NrmError, QuestionError
+from nrm.measure.asking import side_of
 from nrm.measure.check import Check
 from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, combined
 from nrm.measure.lift import FORMS, read_form
-from nrm.measure.question import Argument, asked_sample, read_question, refuse_free
+from nrm.measure.planning import Planner, plan_of
 from nrm.measure.show import Rows, as_html, as_text, options_text, outputs_text
 from nrm.measure.table import tabulate
-from nrm.questions import Formula, Layer, Line, Partition, Plan, Set, TrackedPlan
+from nrm.measure.weighing import read_additive
+from nrm.questions import Argument, Formula, Frame, Layer, Partition, Plan, Question, Set, Site
 from nrm.search import Flows, Request, Side, find_flows
 from nrm.tables import Results
 
@@ -69,22 +72,26 @@ class Difference:
 
     def __call__(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Tensor:
         """The difference of the two answers to a question, ``(batch, *axes)``; of the conditionals with ``given``."""
-        one, arguments, conditions = self._meant(arguments, given)
-        return one._minus(lambda R: R(*arguments, given=conditions or None))
+        return self.ask(Question.read(arguments, given))
+
+    def ask(self, question: Question) -> Tensor:
+        """The difference of the two answers to a question that was read before."""
+        one, question = self._meant(question)
+        return one._minus(lambda R: R.ask(question))
 
     def in_units(self, *question: Argument) -> Tensor:
         """The difference of the two answers in units of the output, each times its own measure's explained output.
 
         Of everything it is the difference of the two outputs.
         """
-        one, arguments, _ = self._meant(question, None)
-        return one._minus(lambda R: R.in_units(*arguments))
+        one, read = self._meant(Question.read(question))
+        return one._minus(lambda R: R.in_units(*read.arguments))
 
     def table(
         self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None, **columns: Tensor
     ) -> Results:
         """The difference of the two answers as a table: with the names, numbers and labels of its axes."""
-        return tabulate(self, self.first._places, arguments, given, columns)
+        return tabulate(self, self.first.inner.places, Question.read(arguments, given), columns)
 
     def each(
         self, partition: Partition | Layer, *arguments: Argument, given: Argument | Sequence[Argument] | None = None
@@ -94,10 +101,15 @@ class Difference:
         for (block, one), (_, other) in zip(*both, strict=True):
             yield block, one - other
 
-    def plan(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Plan | TrackedPlan:
-        """How a question would be answered, and what it would cost; nothing is computed."""
-        plans = self._both(lambda R: R.plan(*arguments, given=given))
-        lines = [Line(f"{which}: {line.what}", line.times, line.flops)
+    @property
+    def plan(self) -> Planner:
+        """How a question would be answered, and what it would cost; nothing is computed: ``D.plan(*arguments)``."""
+        return Planner(self._plan, partial(read_additive, self.first.inner))
+
+    def _plan(self, question: Question) -> Plan:
+        one, question = self._meant(question)
+        plans = one._both(lambda R: plan_of(R.inner, question))
+        lines = [replace(line, what=f"{which}: {line.what}")
                  for which, plan in zip(("first", "second"), plans, strict=True) for line in plan.lines]  # fmt: skip
         return replace(plans[0], lines=tuple(lines))
 
@@ -126,22 +138,22 @@ class Difference:
         read_form(by, ("relevance", *FORMS), "by")
         if by != "relevance" or least is not None:
             self.lift(*arguments)
-        one, arguments, conditions = self._meant(arguments, given)
-        asked = [*arguments, *conditions]
-        refuse_free(asked, conditions)
-        sides = one._both(lambda R: R._side(asked, conditions))
+        one, question = self._meant(Question.read(arguments, given))
+        question.refuse_for_flows()
+        sides = one._both(lambda R: side_of(R.inner, question))
+        first, second = one.first.inner, one.second.inner
         with plain_execution():
             weighed = [_weighed(side, whole, sign) for sign, (side, whole) in zip((1.0, -1.0), sides, strict=True)]
-            memory = min(self.first._memory, self.second._memory)
             found = find_flows(
-                weighed, asked, [1.0] * len(one), one._samples, request, memory=memory, progress=self.first._progress()
-            )
-        labels = {**one.second._labels, **one.first._labels}
-        found = label_flows(found, one.first._places, labels, one._samples[0] - one.first._samples[0])
-        if not conditions:
+                weighed, question.asked, [1.0] * len(one), one.samples, request,
+                memory=min(first.memory, second.memory), progress=first.progress(),
+            )  # fmt: skip
+        labels = {**second.names, **first.names}
+        found = label_flows(found, first.places, labels, one.samples[0] - first.samples[0])
+        if not question.given:
             return found
         joint = [[replace(flow, relevance=float(one(*flow))) for flow in flows] for flows in found]
-        return Flows(joint, one._samples, found.gap)
+        return Flows(joint, one.samples, found.gap)
 
     def dividends(self, *events: Set | Formula) -> Tensor:
         """The difference of the relevances of all walks by what they visit: ``(batch, 2, 2, ...)``; it adds up to 0."""
@@ -179,14 +191,13 @@ class Difference:
             hint="D.flows(D['layer'], D['other']) for single neurons, D.first.walks() for one of the measures",
         )  # fmt: skip
 
-    def _meant(self, arguments: Sequence[Any], given: Any) -> tuple[Difference, tuple[Argument, ...], list[Argument]]:
+    def _meant(self, question: Question) -> tuple[Difference, Question]:
         """A question, and the difference it is about: sets that come from a search know their sample."""
-        asked = read_question(arguments, given)
-        sample = asked_sample(asked, self._samples)
-        one = self if sample is None or len(self) == 1 else self.sample(sample - self._samples[0])
-        if sample is not None and one.first._samples != one.second._samples:  # the measures number it differently
-            asked = [replace(a, sample=None) if isinstance(a, Set) else a for a in asked]
-        return one, tuple(asked[: len(arguments)]), asked[len(arguments) :]
+        sample = question.sample(self.samples)
+        one = self if sample is None or len(self) == 1 else self.sample(sample - self.samples[0])
+        if sample is not None and one.first.samples != one.second.samples:  # the measures number it differently
+            question = question.without_samples()
+        return one, question
 
     # ---- places ----------------------------------------------------------------------------------------------
 
@@ -243,10 +254,14 @@ class Difference:
         return len(self.first)
 
     @property
-    def _samples(self) -> range:
+    def samples(self) -> range:
         """The numbers of the samples: those of the measures, if they have the same."""
-        mine = self.first._samples
-        return mine if mine == self.second._samples else range(len(mine))
+        mine = self.first.samples
+        return mine if mine == self.second.samples else range(len(mine))
+
+    def resolve(self, layer: Layer) -> tuple[Site, Frame]:
+        """Where a layer is in the network, and its geometry; for the other rooms of this package."""
+        return self.first.resolve(layer)
 
     def sample(self, i: int) -> Difference:
         """The difference of one sample's measures."""
@@ -293,7 +308,10 @@ class Difference:
     def _rows(self) -> Rows:
         rows = [("samples", str(len(self)))]
         for which, R in (("first", self.first), ("second", self.second)):
-            rows += [(which, outputs_text(R._target, R._labels, R._samples)), ("", options_text(R._network))]
+            rows += [
+                (which, outputs_text(R.inner.target, R.inner.names, R.samples)),
+                ("", options_text(R.inner.network)),
+            ]
         return [*rows, ("total", "0: what the first has more than the second is positive")]
 
 
@@ -323,7 +341,7 @@ def _check_alike(first: Measure, second: Measure) -> None:
             "the measures are of different batches", got=f"{len(first)} and {len(second)} samples",
             expected="as many samples", hint="R1.sample(0) - R2.sample(0) for single samples",
         )  # fmt: skip
-    shapes = [R._places.shapes() for R in (first, second)]
+    shapes = [R.inner.places.shapes() for R in (first, second)]
     if list(shapes[0].items()) != list(shapes[1].items()):
         found = _mismatches(*shapes)
         more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
@@ -331,10 +349,10 @@ def _check_alike(first: Measure, second: Measure) -> None:
             "the measures have different layers", got="; ".join(found[:SHOWN]) + more,
             expected="the same layers by name and shape: one model, two targets, inputs or checkpoints",
         )  # fmt: skip
-    scales = [R._network.normalize for R in (first, second)]
+    scales = [R.inner.network.normalize for R in (first, second)]
     if scales[0] is not scales[1] and scales[0] != scales[1]:
         raise QuestionError("the measures have different scales", got=f"normalize={scales[0]!r} and {scales[1]!r}")
-    devices = [R._kept.start.device for R in (first, second)]
+    devices = [R.inner.kept.start.device for R in (first, second)]
     if devices[0] != devices[1]:
         raise QuestionError("the measures are on different devices", got=" and ".join(map(str, devices)))
 

@@ -21,6 +21,7 @@ from nrm.questions import (
     Stop,
     Track,
     frame_at,
+    needs_track,
     spans_steps,
     steps_visited,
     stops_for,
@@ -30,11 +31,6 @@ Event = list[tuple[Site, Tensor]]
 """Where an event can happen, each with the mask ``(1, *shape)`` of its neurons."""
 BESIDE = 4
 """So many sets beside the largest formula; they add no messages, only rows to the table of combinations."""
-
-
-def needs_track(argument: Any) -> bool:
-    """Whether an argument is an event that a set of one tensor cannot express."""
-    return isinstance(argument, Formula) or (isinstance(argument, Set) and spans_steps(argument))
 
 
 def neurons(places: Places, chosen: Set) -> Event:

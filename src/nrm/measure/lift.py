@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from nrm.errors import NrmWarning, QuestionError
-from nrm.measure.events import needs_track
-from nrm.measure.question import Argument, read_question, refuse_free
+from nrm.capture import plain_execution
+from nrm.errors import QuestionError, warn
+from nrm.measure.asking import answer, count_axes
 from nrm.memory import ALIVE, fitting
-from nrm.questions import Blocks, Layer, Partition, Plan, Set, Stack, spans_steps
+from nrm.questions import Argument, Blocks, Layer, Partition, Question, Set, Stack, needs_track, spans_steps
 from nrm.search import Best, Flow, Flows, Request, table_cost
 
 if TYPE_CHECKING:
-    from nrm.measure.asking import Asking
+    from nrm.measure.measure import Measure
 
 FORMS = ("lift", "excess")
 LEAST = 1e-3
@@ -37,18 +36,18 @@ TRIED = 1000
 """How many of the largest flows are ranked anew where the whole table would be too expensive."""
 
 
-def lift_of(R: Asking, arguments: Sequence[Argument], given: Any, form: str) -> Tensor:
-    """The lift or the excess of every combination of blocks: ``(batch, *axes)``, as ``R(*arguments, given=given)``."""
+def lift_of(R: Measure, question: Question, form: str) -> Tensor:
+    """The lift or the excess of every combination of blocks: ``(batch, *axes)``, in the shape of its answer."""
     read_form(form)
-    conditions = read_question(arguments, given)[len(arguments) :]
+    arguments, conditions = question.arguments, question.given
     _refuse_single(R, arguments)
-    joint = R(*arguments, given=given)
+    joint = R.ask(question)
     product, defined = torch.ones_like(joint), torch.ones_like(joint, dtype=torch.bool)
-    tail = sum(R._axes(condition) for condition in conditions)
+    tail = sum(count_axes(R.inner, condition) for condition in conditions)
     before = 0
     for argument in arguments:
-        own = R._axes(argument)
-        marginal = R(argument, given=given)
+        own = count_axes(R.inner, argument)
+        marginal = R.ask(replace(question, arguments=(argument,)))
         shape = [len(joint), *(1,) * before, *marginal.shape[1 : 1 + own]]
         shape += [*(1,) * (joint.ndim - 1 - before - own - tail), *marginal.shape[1 + own :]]
         product = product * marginal.reshape(shape)
@@ -64,15 +63,15 @@ def read_form(form: Any, known: Sequence[str] = FORMS, name: str = "form") -> No
         raise QuestionError(f"unknown {name}", got=f"{name}={form!r}", expected=", ".join(map(repr, known)))
 
 
-def _refuse_single(R: Asking, arguments: Sequence[Argument]) -> None:
+def _refuse_single(R: Measure, arguments: Sequence[Argument]) -> None:
     if len(arguments) < 2:
         raise QuestionError(
             "lift is about several parts", got=", ".join(map(repr, arguments))[:120],
             expected="two or more sets or partitions", hint="R.lift(a.channels, b.channels)",
         )  # fmt: skip
-    if R._network.normalize is not True:
+    if R.inner.network.normalize is not True:
         raise QuestionError(
-            "lift needs a normalized measure", got=f"normalize={R._network.normalize!r}",
+            "lift needs a normalized measure", got=f"normalize={R.inner.network.normalize!r}",
             expected="a measure in which everything has 1", hint="nrm.measure(..., normalize=True)",
         )  # fmt: skip
 
@@ -83,14 +82,15 @@ def _ratio(joint: Tensor, product: Tensor, defined: Tensor, other: float) -> Ten
     return torch.where(defined, joint / safe, torch.full_like(joint, other))
 
 
-def _trusted(R: Asking, argument: Argument, marginal: Tensor, conditions: Sequence[Argument]) -> Tensor:
+def _trusted(R: Measure, argument: Argument, marginal: Tensor, conditions: Sequence[Argument]) -> Tensor:
     """Where a marginal is not 0 and not lost in rounding, beside the absolute relevances inside its blocks."""
     spread = [a for a in (argument, *conditions) if isinstance(a, Stack) or (_is_partition(a) and spans_steps(a))]
     if spread or needs_track(argument) or any(map(needs_track, conditions)):
         return marginal != 0
-    asked = [argument, *conditions]
-    size = R(*asked).abs()
-    inside = R._mine(R._answer(asked, absolute=True))
+    asked = Question((argument, *conditions))
+    size = R.ask(asked).abs()
+    with plain_execution():
+        inside = R.inner.mine(answer(R.inner, asked, absolute=True))
     relative = size / torch.where(inside == 0, torch.ones_like(inside), inside)
     near = int(((relative > 0) & (relative < 1e-3)).sum())
     if near:
@@ -98,7 +98,7 @@ def _trusted(R: Asking, argument: Argument, marginal: Tensor, conditions: Sequen
             f"{near} of {relative.numel()} marginals of {argument} are below 0.1 % of the total variation inside them: "
             "their lift says little; form='excess' divides by nothing"
         )
-        warnings.warn(text, NrmWarning, stacklevel=5)
+        warn(text)
     return (marginal != 0) & (relative >= 100 * torch.finfo(marginal.dtype).eps)
 
 
@@ -139,7 +139,7 @@ class Lifted:
     A flow that was not looked at has no more relevance than the least of those that were, which bounds its score.
     """
 
-    def __init__(self, R: Asking, arguments: Sequence[Any], conditions: Sequence[Set], by: str, least: float) -> None:
+    def __init__(self, R: Measure, arguments: Sequence[Any], conditions: Sequence[Set], by: str, least: float) -> None:
         self._R, self._by, self._least = R, by, least
         self._conditions = list(conditions)
         self._arguments = [Partition(a) if isinstance(a, Layer) else a for a in arguments]
@@ -152,13 +152,13 @@ class Lifted:
         if self._by == "lift":  # what cannot be divided by is left out
             trusted = _trusted(R, argument, marginals, self._conditions)
             marginals = torch.where(trusted, marginals, torch.zeros_like(marginals))
-        blocks = Blocks.of(R._places.resolve(argument.layer)[1], argument) if _is_partition(argument) else None
+        blocks = Blocks.of(R.resolve(argument.layer)[1], argument) if _is_partition(argument) else None
         return _Factor(argument, blocks, marginals.reshape(len(R), -1))
 
     def find(self, request: Request) -> Flows:
         """Each sample's best flows."""
         plan = self._R.plan(*self._arguments, *self._conditions)
-        if isinstance(plan, Plan) and table_cost(plan) <= request.effort:
+        if table_cost(plan) <= request.effort:
             return self._enumerated(request)
         return self._among_largest(request)
 
@@ -196,14 +196,14 @@ class Lifted:
     def _pieces(self, counts: list[int]) -> Iterator[tuple[list[range], list[Any]]]:
         """The question in pieces that fit into memory, cut along its first partition with one axis."""
         R, whole = self._R, [range(n) for n in counts]
-        nbytes = math.prod(counts) * R._tape.batch * self._factors[0].marginals.element_size()
+        nbytes = math.prod(counts) * R.inner.tape.batch * self._factors[0].marginals.element_size()
         first = next(
             (n for n, f in enumerate(self._factors) if f.blocks is not None and len(f.blocks.shape) == 1), None
         )
-        if ALIVE * nbytes <= R._memory or first is None:
+        if ALIVE * nbytes <= R.inner.memory or first is None:
             yield whole, self._arguments
             return
-        size = fitting(R._memory, -(-nbytes // counts[first]))
+        size = fitting(R.inner.memory, -(-nbytes // counts[first]))
         for begin in range(0, counts[first], size):
             part = range(begin, min(counts[first], begin + size))
             question = [*self._arguments]
@@ -263,7 +263,7 @@ class Lifted:
     ) -> Flows:
         lists, gaps = [], []
         for s, (entries, bound) in enumerate(zip(found, bounds, strict=True)):
-            sample, whole = self._R._samples[s], float(self._whole[s])
+            sample, whole = self._R.samples[s], float(self._whole[s])
             flows, last = [], 0.0
             for value, rows, joint in entries:
                 score = float(request.score(torch.tensor(value, dtype=torch.float64)))
@@ -278,7 +278,7 @@ class Lifted:
             lists.append(flows)
             missing = bound - (last if len(flows) == request.k else 0.0)
             gaps.append(0.0 if missing <= 0 else missing)
-        return Flows(lists, list(self._R._samples), gaps)
+        return Flows(lists, list(self._R.samples), gaps)
 
 
 def _numbers(
@@ -291,16 +291,13 @@ def _numbers(
     return found
 
 
-def lifted_flows(R: Asking, arguments: Sequence[Argument], given: Any, by: str, least: Any, request: Request) -> Flows:
+def lifted_flows(R: Measure, question: Question, by: str, least: Any, request: Request) -> Flows:
     """Each sample's flows with the largest lift or excess."""
-    asked = read_question(arguments, given)
-    conditions = asked[len(arguments) :]
-    refuse_free(asked, conditions)
-    _refuse_single(R, arguments)
+    _refuse_single(R, question.arguments)
     if request.method != "exact":
         raise QuestionError("flows are ranked by lift exactly", got=f"method={request.method!r}", expected="'exact'")
     smallest = (LEAST if by == "lift" else 0.0) if least is None else least
     if isinstance(smallest, bool) or not isinstance(smallest, int | float) or not 0 <= smallest <= 1:
         raise QuestionError("not a share of the relevance", got=f"least={least!r}", expected="a number from 0 to 1")
-    sets = [c for c in conditions if isinstance(c, Set)]
-    return Lifted(R, arguments, sets, by, float(smallest)).find(request)
+    sets = [c for c in question.given if isinstance(c, Set)]
+    return Lifted(R, question.arguments, sets, by, float(smallest)).find(request)

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import copy
 import difflib
 import importlib
+import itertools
 import operator
 import os
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from nrm.capture import Tape, capture_batch, plain_execution
+from nrm.capture import capture_batch, plain_execution
 from nrm.errors import QuestionError, names_options
-from nrm.measure.asking import Listener
-from nrm.measure.check import Check, Moved, check_measure, check_units, compare_outputs
-from nrm.measure.classes import named_target
+from nrm.measure.asking import ask, side_of
+from nrm.measure.check import Check, Moved, check_measure, compare_outputs
 from nrm.measure.difference import Difference
-from nrm.measure.labels import Names, read_labels
+from nrm.measure.inner import Inner, Listener
+from nrm.measure.labels import Names, label_flows, label_walks
 from nrm.measure.layers import Cut, LayerTable, layer_table
+from nrm.measure.lift import FORMS, lift_of, lifted_flows, read_form
 from nrm.measure.origin import Origin
-from nrm.measure.places import Places
-from nrm.measure.question import Argument, read_question
+from nrm.measure.planning import Planner, plan_of
 from nrm.measure.show import as_html, as_text, measure_rows
-from nrm.measure.target import Target, read_target
+from nrm.measure.table import tabulate
 from nrm.measure.tokens import find_tokens
-from nrm.measure.weighing import Weighing
-from nrm.memory import KEPT, memory_bound
-from nrm.questions import Base, Kept, Layer, Partition, Set, Site
+from nrm.measure.weighing import read_additive
+from nrm.memory import fitting, memory_bound
+from nrm.questions import Argument, Base, Blocks, Formula, Frame, Layer, Partition, Question, Set, Site, refuse_text
 from nrm.rules import Between, coarse_tape, resolve
+from nrm.search import Flows, Found, Request, Walk, find_flows, find_walks
 from nrm.steps import Network
+from nrm.tables import Results
 
 
 @names_options
@@ -84,7 +87,7 @@ def measure(
     network = Network(
         tape, composite, bias=chosen_bias, zero=zero, normalize=normalize, spread=_is_word(target, "softmax")
     )
-    return Measure(network, target, labels=labels, memory=bound, progress=progress, origin=origin)
+    return Measure(Inner.of(network, target, labels=labels, memory=bound, progress=progress, origin=origin))
 
 
 def _is_word(target: Any, word: str) -> bool:
@@ -105,53 +108,253 @@ def _check_options(bias: str, zero: str, normalize: bool | str) -> None:
             )  # fmt: skip
 
 
-class Measure(Weighing):
+@final
+class Measure:
     """The relevance measure of one prediction (of every sample of a batch, each with its own).
 
     Called with sets and partitions of layers it gives their joint relevance, with ``given=`` the conditional one.
+    ``inner`` is for the other rooms of this package.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        target: Any,
-        *,
-        labels: Mapping[str, Any] | None,
-        memory: int,
-        progress: bool | Listener | None,
-        origin: Origin,
-    ) -> None:
-        self._network = network
-        self._memory = memory
-        self._show_progress = progress
-        self._origin = origin
-        self._light: Check | None = None
-        self._light_in_units: Check | None = None
-        node = self._tape.nodes[self._tape.output]
-        self._kept = Kept(network, node.value[None], memory // KEPT)
-        self._places = Places(self._kept)
-        self._labels = read_labels(labels, lambda name: self._places.resolve(Layer(name))[1])
-        target = named_target(target, labels)
-        if isinstance(target, Set):
-            self._refuse_other_layer(target)
-        self._target: Target = read_target(target, node.value, self._places.frame(node, "output"), self._tape.ends)
-        self._kept.start = self._target.start
+    def __init__(self, inner: Inner) -> None:
+        self.inner = inner
 
-    def _refuse_other_layer(self, target: Set) -> None:
-        site, _ = self._places.resolve(target.layer)
-        if site != Site(self._tape.output):
-            raise QuestionError(
-                "a target is a set of outputs", got=repr(target), expected="a set of nrm.output",
-                hint="R(...) takes sets of other layers",
+    # ---- questions -------------------------------------------------------------------------------------------
+
+    def __call__(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Tensor:
+        """The relevance of all walks that pass through everything asked for: ``(batch, *axes)``.
+
+        Sets are fixed; layers and partitions become axes, in the order of the arguments. ``given`` divides by the
+        relevance of its own events; its free variables come last.
+        """
+        return ask(self.inner, Question.read(arguments, given))
+
+    def ask(self, question: Question) -> Tensor:
+        """The answer to a question that was read before: ``(batch, *axes)``."""
+        return ask(self.inner, question)
+
+    @property
+    def plan(self) -> Planner:
+        """How a question would be answered, and what it would cost; nothing is computed: ``R.plan(*arguments)``.
+
+        ``R.plan.dividends``, ``R.plan.expect`` and ``R.plan.additive`` plan the methods of these names.
+        """
+        return Planner(partial(plan_of, self.inner), partial(read_additive, self.inner))
+
+    def table(
+        self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None, **columns: Tensor
+    ) -> Results:
+        """The answer ``R(*arguments, given=...)`` as a table: with the names, numbers and labels of its axes.
+
+        ``columns`` are tensors of your own in the shape of that answer, by name (contributions, activations, additive
+        relevance); with them, only they are in the table. Of a question about sets alone a column may be what
+        ``R.dividends`` gives: an axis for every set. ``to_pandas()`` and ``to_xarray()`` hand the table over,
+        ``nrm.save(path, pairs=table)`` keeps it.
+
+        >>> import nrm
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> R = nrm.measure(model, torch.ones(1, 2), labels={"input": ["age", "bmi"]})
+        >>> R.table(R.input, R["1"].channels[[3, 5]]).axes["relevance"]
+        ('sample', 'input', '1.channels[[3, 5]]')
+        >>> R.table(R.input).labels
+        {'input': ('age', 'bmi')}
+        """
+        return tabulate(self, self.inner.places, Question.read(arguments, given), columns)
+
+    def each(
+        self, partition: Partition | Layer, *arguments: Argument, given: Argument | Sequence[Argument] | None = None
+    ) -> Iterator[tuple[Set, Tensor]]:
+        """The answers for every block of a partition, one after the other: the block, and ``R(block, *arguments)``.
+
+        For results that are too large as one table, such as a heat map per channel. Blocks are worked off in chunks
+        that fit into the memory bound.
+
+        >>> import nrm
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> R = nrm.measure(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(1, 4))
+        >>> for block, heat in R.each(R["1"].channels[:2], R.input):
+        ...     print(block, tuple(heat.shape))
+        1.channels[:2][0] (1, 4)
+        1.channels[:2][1] (1, 4)
+        """
+        refuse_text(partition)
+        if not isinstance(partition, Layer | Partition):
+            raise QuestionError("not a partition", got=repr(partition)[:120], expected="a partition such as a.channels")
+        whole = Partition(partition) if isinstance(partition, Layer) else partition
+        shape = Blocks.of(self.resolve(whole.layer)[1], whole).shape
+        places = list(itertools.product(*map(range, shape)))
+        if not places:
+            return
+        blocks = [whole[at[0] if len(at) == 1 else at] for at in places]
+        one = self.plan(blocks[0], *arguments, given=given)
+        fits = fitting(self.inner.memory, one.nbytes)
+        for begin in range(0, len(places), fits):
+            rows = places[begin : begin + fits]
+            chunk = whole[[at[0] if len(at) == 1 else at for at in rows]]
+            table = self(chunk, *arguments, given=given)
+            yield from zip(blocks[begin : begin + fits], table.unbind(1), strict=True)
+
+    def lift(
+        self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None, form: str = "lift"
+    ) -> Tensor:
+        """How much more parts share than independent ones would: their joint relevance over the product of theirs.
+
+        ``R.lift(a.channels, b.channels)`` is ``R(A, B) / (R(A) R(B))`` for every pair, in the shape of
+        ``R(a.channels, b.channels)``; more parts have more factors, ``given`` conditions all of them. 1 is
+        independence, 2 is twice as much. It is NaN where a marginal is 0 or lost in rounding, and a warning says where
+        one is below 0.1 % of the total variation inside it: relevances of both signs cancel there, and a quotient says
+        little. ``form="excess"`` is the joint relevance minus the product, defined everywhere; its sums over a cut
+        are 0. ``R.flows(..., by="lift")`` finds the largest ones.
+
+        >>> import nrm
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> R = nrm.measure(model, torch.ones(1, 4), rules=nrm.ZPlus())
+        >>> x, a = R.input, R["1"].channels
+        >>> bool(torch.allclose(R.lift(x, a, form="excess"), R(x, a) - R(x)[:, :, None] * R(a)[:, None], atol=1e-6))
+        True
+        """
+        question = Question.read(arguments, given)
+        return lift_of(Measure(self.inner.about(question)), question, form)
+
+    def flows(
+        self, *arguments: Argument, k: int = 10, given: Set | Sequence[Set] | None = None, sign: str = "+",
+        method: str = "exact", effort: float = 300, by: str = "relevance", least: float | None = None,
+    ) -> Flows:  # fmt: skip
+        """Each sample's k combinations of blocks, one of every partition, with the largest relevance, best first.
+
+        ``sign="-"`` finds the most negative ones, ``"abs"`` the largest of either sign. Sets among the arguments and in
+        ``given`` are fixed events; ``given`` also divides the shares. The lists are exact where ``certified`` says so;
+        a search that would take more than ``effort`` forward passes ends with a ``gap``. ``method="greedy"`` goes down
+        layer by layer and keeps the k best prefixes, as a comparison. ``R(x, *flow)`` is the heat map of a flow.
+
+        ``by="lift"`` ranks by :meth:`lift`, among flows with a relevance of at least ``least`` (0.001 unless it is
+        given), ``by="excess"`` by joint relevance minus the product of marginals: exact where the whole table takes no
+        more than ``effort``, else among the largest flows, with the ``gap`` that others may have.
+
+        >>> import nrm
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 2))
+        >>> R = nrm.measure(model, torch.ones(1, 4))
+        >>> flows = R.flows(R["1"].channels, R["3"].channels, k=2)
+        >>> flows.certified
+        (True,)
+        >>> bool(torch.isclose(R(*flows[0][0])[0], torch.tensor(flows[0][0].relevance)))
+        True
+        """
+        request = Request.read(k, sign, method, effort)
+        question = Question.read(arguments, given)
+        question.refuse_for_flows()
+        read_form(by, ("relevance", *FORMS), "by")
+        inner = self.inner.about(question)
+        if by != "relevance":
+            return label_flows(lifted_flows(Measure(inner), question, by, least, request), inner.places, inner.names)
+        if least is not None:
+            raise QuestionError("least is for flows ranked by lift", got=f"least={least!r}", hint="by='lift'")
+        side, whole = side_of(inner, question)
+        with plain_execution():
+            found = find_flows(
+                [side], question.asked, whole.tolist(), inner.samples, request, memory=inner.memory,
+                progress=inner.progress(),
             )  # fmt: skip
+        return label_flows(found, inner.places, inner.names)
 
-    def values(self, layer: Layer | str) -> Tensor:
-        """The activations of a layer: ``(batch, *layer shape)``."""
-        layer = Layer(layer) if isinstance(layer, str) else layer
-        site, frame = self._places.resolve(layer)
-        if site.port:
-            raise QuestionError(f"{layer} has no activations", got=repr(layer), expected="a tensor of the network")
-        return self._mine(frame.to_samples(self._tape.nodes[site.node].value[None])[0]).clone()
+    def walks(self, k: int = 10, sign: str = "+", *, to_input: bool = False) -> Found[Walk]:
+        """Each sample's k single walks with the largest relevance, best first; exact.
+
+        ``sign="-"`` finds the most negative ones, ``"abs"`` the largest of either sign. Walks of equal relevance are
+        one entry with its multiplicity. Where the first layer has the Flat rule, all its inputs are alike and walks end
+        at its output, unless ``to_input``. ``R(*walk)`` is a walk's relevance by messages.
+
+        >>> import nrm
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+        >>> model[0].weight.data = torch.tensor([[1.0, 2.0], [1.0, 0.0]])
+        >>> model[2].weight.data = torch.tensor([[3.0, 1.0]])
+        >>> R = nrm.measure(model, torch.ones(1, 2))
+        >>> print(R.walks(k=2))
+        walks of sample 0
+          1  0.6  output[0] <- 0[0] <- input[1]
+          2  0.3  output[0] <- 0[0] <- input[0]
+        """
+        inner = self.inner
+        inner.origin.check_fresh()
+        with plain_execution():
+            inner.be_loud()
+            found = find_walks(
+                inner.network, inner.kept.start, inner.samples, k=k, sign=sign, to_input=to_input,
+                memory=inner.memory, progress=inner.progress(),
+            )  # fmt: skip
+        return label_walks(found, inner.places, inner.names)
+
+    def dividends(self, *events: Set | Formula) -> Tensor:
+        """The relevance of all walks by what they visit, every combination of events by itself: ``(batch, 2, 2, ...)``.
+
+        Every event, a set or ``nrm.visits(...)``, has an axis: entry 1 is visiting it, entry 0 avoiding it. This is the
+        truth table of all formulas about these events, and adds up to 1. It also has the Harsanyi dividends (the
+        Moebius transform) of the game whose players are the events and whose value is the relevance of all walks that
+        avoid every event outside a coalition: that value is ``table.cumsum(1).cumsum(2)...``.
+
+        >>> import nrm
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> R = nrm.measure(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(1, 4))
+        >>> A, B = R.input[0], R["1"].channel([1, 2])
+        >>> table = R.dividends(A, B)
+        >>> bool(torch.isclose(table[0, 1, 0], R(nrm.visits(A) & ~nrm.visits(B))[0]))
+        True
+        """
+        return ask(self.inner, Question.combinations(events))
+
+    def expect(
+        self, weights: Mapping[Layer | Set, Any], *arguments: Argument,
+        given: Argument | Sequence[Argument] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The relevance of all walks asked for, each times the sum of the weights of the neurons it visits.
+
+        ``weights`` has numbers, or tensors that broadcast to a layer from the right (with all axes: one per sample),
+        for layers and for sets. ``arguments`` and ``given`` are as in ``R(...)``; without any, all walks count. Weights
+        of 1 on one set give its relevance, weights of 1 on any cut the relevance of the arguments themselves.
+
+        >>> import nrm
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> R = nrm.measure(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(1, 4))
+        >>> a = R["1"]
+        >>> bool(torch.isclose(R.expect({a.channel(3): 1.0}), R(a.channel(3))))
+        True
+        >>> R.expect({a.channel(3): 0.5, R.input: torch.rand(4)}, R.input).shape
+        torch.Size([1, 4])
+        """
+        return ask(self.inner, Question.weighted(weights, arguments, given))
+
+    def additive(
+        self, *parts: Set | Layer | Partition, at: Argument | Sequence[Argument] | None = None,
+        layers: Sequence[Cut | Layer | str] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The additive relevance of neurons anywhere in the network: every walk is shared out evenly over its layers.
+
+        Sets together are one set of neurons; it grows with every neuron that is added, and all neurons of the network
+        have 1. A single layer or partition has an axis: each of its blocks by itself. ``at`` reads where the walks of
+        the sets pass: ``at=R.input`` is the heat map. ``layers`` shares walks out over these cuts only (a layer stands
+        for the cut through it).
+
+        >>> import nrm
+        >>> from torch import nn
+        >>> _ = torch.manual_seed(0)
+        >>> R = nrm.measure(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(1, 4))
+        >>> a, x = R["1"], R.input
+        >>> bool(torch.isclose(R.additive(a.channel(3)), R(a.channel(3)) / 3))  # a chain of three layers
+        True
+        >>> R.additive(a.channels).shape, R.additive(a.channel(3), x[0], at=x).shape
+        (torch.Size([1, 8]), torch.Size([1, 4]))
+        """
+        return ask(self.inner, read_additive(self.inner, parts, at, layers))
 
     def in_units(self, *question: Argument) -> Tensor:
         """``R(*question)`` in units of the output: every share times the explained output of its sample.
@@ -165,38 +368,20 @@ class Measure(Weighing):
         >>> R.in_units(R.input), R.in_units(R.biases[0])
         (tensor([[ 6., -1.]]), tensor([[-1.]]))
         """
-        one = self._meant(read_question(question, None))
-        meant = self if one is None else one
-        if bool((self._target.value == 0).any()):
-            return meant._without_shares()(*question)
-        shares = meant._judged_in_units()(*question)
-        return shares * meant.value.reshape(-1, *(1,) * (shares.ndim - 1))
+        read = Question.read(question)
+        inner = self.inner.about(read)
+        if bool((inner.target.value == 0).any()):
+            return ask(inner.without_shares(), read)
+        shares = ask(inner.in_units(), read)
+        return shares * inner.mine(inner.target.value).reshape(-1, *(1,) * (shares.ndim - 1))
 
-    def _without_shares(self) -> Self:
-        """A twin whose densities begin with 1 at the explained output instead of 1 over it: nothing is divided by 0."""
-        twin = copy.copy(self)
-        target, frame = self._target, self._places.frame(self._tape.nodes[self._tape.output])
-        one = frame.from_samples(target.allowed[None].to(target.start))
-        value = target.value.view(-1, *(1,) * len(target.shape))
-        relevance = frame.from_samples((frame.to_samples(target.start)[0] * value)[None])
-        twin._kept = Kept(self._network, relevance, self._memory // KEPT, density=one)
-        twin._places = Places(twin._kept)
-        self._origin.check_fresh()
-        with plain_execution():
-            twin._light = self._own_check(check_units(self._network, self._target, twin._kept.base))
-        return twin
-
-    def _judged_in_units(self) -> Self:
-        """A twin for answers in units of the output: its light check is about these, not about shares."""
-        twin = copy.copy(self)
-        if self._light_in_units is None:
-            self._origin.check_fresh()
-            with plain_execution():
-                light = check_measure(self._network, self._target, self.base, full=False, units=True)
-            self._light_in_units = self._own_check(light)
-            self._light_in_units.speak(stacklevel=4)
-        twin._light = self._light_in_units
-        return twin
+    def values(self, layer: Layer | str) -> Tensor:
+        """The activations of a layer: ``(batch, *layer shape)``."""
+        layer = Layer(layer) if isinstance(layer, str) else layer
+        site, frame = self.resolve(layer)
+        if site.port:
+            raise QuestionError(f"{layer} has no activations", got=repr(layer), expected="a tensor of the network")
+        return self.inner.mine(frame.to_samples(self.inner.tape.nodes[site.node].value[None])[0]).clone()
 
     def __sub__(self, other: object) -> Difference:
         """The difference of two measures: of two targets, two inputs, or two checkpoints of one model."""
@@ -206,16 +391,16 @@ class Measure(Weighing):
 
     def __getitem__(self, name: str | Layer) -> Layer:
         """The layer of this name, checked against this capture."""
-        return self._places.known(name if isinstance(name, Layer) else Layer(name))
+        return self.inner.places.known(name if isinstance(name, Layer) else Layer(name))
 
     __iter__ = None
 
     def _ipython_key_completions_(self) -> list[str]:
-        return self._places.names()
+        return self.inner.places.names()
 
     def find(self, pattern: str) -> list[Layer]:
         """The layers whose name matches a pattern with ``*`` and ``?``, in the order of the forward pass."""
-        return self._places.find(pattern)
+        return self.inner.places.find(pattern)
 
     @property
     def input(self) -> Layer:
@@ -247,17 +432,17 @@ class Measure(Weighing):
         >>> R(R.tokens).shape, bool(torch.isclose(R(R.tokens).sum(), R(R.input.all) + R(R["places.weight"].all)))
         (torch.Size([1, 3]), True)
         """
-        return self[find_tokens(self._tape, self._network.rules.reached).name].positions
+        return self[find_tokens(self.inner.tape, self.inner.network.rules.reached).name].positions
 
     @property
     def inputs(self) -> Cut:
         """The whole input cut: the user's tensors, inputs in the middle, biases, offsets and sinks. Its mass is 1."""
-        return self._places.inputs()
+        return self.inner.places.inputs()
 
     @property
     def biases(self) -> list[Layer]:
         """The biases that receive relevance, as layers of shape (channels,)."""
-        return self._places.biases()
+        return self.inner.places.biases()
 
     def edge(self, source: str | Layer, consumer: str | Layer) -> Layer:
         """The copy of a tensor on its way to one of its consumers."""
@@ -266,81 +451,82 @@ class Measure(Weighing):
 
     def cut(self, layer: Layer | str) -> Cut:
         """The cut through a layer: the layer and everything that bypasses it. Its mass is 1."""
-        return self._places.cut(Layer(layer) if isinstance(layer, str) else layer)
+        return self.inner.places.cut(Layer(layer) if isinstance(layer, str) else layer)
 
     # ---- facts -----------------------------------------------------------------------------------------------
 
     @property
-    def _tape(self) -> Tape:
-        return self._network.tape
-
-    @property
     def base(self) -> Base:
         """The kept sweep without events; computed when first needed."""
-        return self._kept.base
-
-    def __len__(self) -> int:
-        return self._tape.batch
+        return self.inner.kept.base
 
     @property
-    def _samples(self) -> range:
-        """Which samples of the batch this measure is about."""
-        return range(self._tape.batch)
+    def samples(self) -> range:
+        """The numbers of the batch's samples that this measure is about."""
+        return self.inner.samples
+
+    def resolve(self, layer: Layer) -> tuple[Site, Frame]:
+        """Where a layer is in the network, and its geometry; for the other rooms of this package."""
+        return self.inner.resolve(layer)
+
+    def __len__(self) -> int:
+        return len(self.inner.samples)
 
     @property
     def prediction(self) -> Tensor:
         """Each sample's largest output: its class, or its index along every axis if the output has several."""
-        return self._mine(self._target.coordinates(self._target.prediction)).clone()
+        return self.inner.mine(self.inner.target.coordinates(self.inner.target.prediction)).clone()
 
     @property
     def target(self) -> Tensor | str:
         """The explained output of each sample in the same form, or how relevance is spread over the outputs."""
-        if self._target.index is None:
-            return str(self._target.spread)
-        return self._mine(self._target.coordinates(self._target.index)).clone()
+        if self.inner.target.index is None:
+            return str(self.inner.target.spread)
+        return self.inner.mine(self.inner.target.coordinates(self.inner.target.index)).clone()
 
     @property
     def value(self) -> Tensor:
         """The explained output of each sample; relevance is a share of it."""
-        return self._mine(self._target.value).clone()
+        return self.inner.mine(self.inner.target.value).clone()
 
     @property
     def labels(self) -> dict[str, Names]:
         """Names for classes (``"output"``) and input positions (``"input"``), used wherever something is shown."""
-        return dict(self._labels)
+        return self.inner.labels
 
     @property
     def rules(self) -> str:
         """The composite's name."""
-        return self._network.composite.name
+        return self.inner.network.composite.name
 
     @property
     def layers(self) -> LayerTable:
         """Name, shape, channel axis, kind, whether it is a cut, and mass of every layer."""
-        self._origin.check_fresh()
+        self.inner.origin.check_fresh()
         with plain_execution():
-            flags = self._places.cut_flags(), self._places.bypassed()
-            return layer_table(self._network, self.base, *flags, self._samples)
+            flags = self.inner.places.cut_flags(), self.inner.places.bypassed()
+            return layer_table(self.inner.network, self.base, *flags, self.samples)
 
-    def sample(self, i: int) -> Self:
+    def sample(self, i: int) -> Measure:
         """One sample's measure."""
         index = operator.index(i) if hasattr(i, "__index__") else len(self)
         if not -len(self) <= index < len(self):
             raise QuestionError("no such sample", got=str(i), expected=f"0 to {len(self) - 1}")
-        return SampleMeasure(self, self._samples[index])  # type: ignore[return-value]
+        return Measure(self.inner.sample(self.samples[index]))
 
     def check(self, *, strict: bool = True) -> Check:
         """The certificate: does mass hold, where did it go, and how far may the numbers be trusted.
 
         Warns and raises as its verdict demands; ``strict=False`` returns the certificate whatever it says.
         """
-        self._origin.check_fresh()
+        inner = self.inner
+        inner.origin.check_fresh()
         with plain_execution():
-            result = self._own_check(
-                check_measure(self._network, self._target, self.base, full=True, moved=self._moved())
+            result = inner.judged(
+                check_measure(inner.network, inner.target, inner.base, full=True, moved=_moved(inner))
             )
         if strict:
-            result.speak(stacklevel=3)
+            result.speak()
         return result
 
     def report(self, path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
@@ -358,35 +544,16 @@ class Measure(Weighing):
             made.save(path)
         return made
 
-    def _moved(self) -> Moved | None:
-        """The outputs against those in the model's own precision, where that is not the measure's."""
-        own = self._origin.own_output()
-        if own is None:
-            return None
-        node = self._tape.nodes[self._tape.output]
-        return compare_outputs(node.value, own.to(node.value), self._places.frame(node), self._tape.ends)
-
-    def _own_check(self, check: Check) -> Check:
-        return check
-
-    def _be_loud(self) -> None:
-        """The light check, once, before the first answer; again as long as it has an error to raise."""
-        if self._light is not None and all(self._light.ok):
-            return
-        if self._light is None:
-            self._light = self._own_check(check_measure(self._network, self._target, self.base, full=False))
-        self._light.speak(stacklevel=4)
-
     # ---- resources -------------------------------------------------------------------------------------------
 
     @property
     def nbytes(self) -> int:
         """Bytes held by this measure: activations, columns and kept messages (weights are the model's own)."""
-        return self._tape.nbytes + self._kept.nbytes
+        return self.inner.tape.nbytes + self.inner.kept.nbytes
 
     def release(self) -> None:
         """Forgets kept messages and columns; the next question computes them again."""
-        self._kept.release()
+        self.inner.kept.release()
 
     def __enter__(self) -> Measure:
         return self
@@ -396,22 +563,22 @@ class Measure(Weighing):
 
     def describe(self, check: Check | None = None) -> dict[str, Any]:
         """Everything about this measure that a file should say, as plain data; ``check`` is a known certificate."""
-        composite = self._network.composite
+        composite = self.inner.network.composite
         return {
             "rules": composite.name,
             "composite": repr(composite),
-            "bias": self._network.bias,
-            "zero": self._network.zero,
-            "normalize": self._network.normalize,
-            "dtype": str(self._tape.dtype),
+            "bias": self.inner.network.bias,
+            "zero": self.inner.network.zero,
+            "normalize": self.inner.network.normalize,
+            "dtype": str(self.inner.tape.dtype),
             "batch": len(self),
             "target": self.target if isinstance(self.target, str) else self.target.tolist(),
             "prediction": self.prediction.tolist(),
             "value": self.value.tolist(),
-            "labels": {k: list(v) for k, v in self._labels.items()},
+            "labels": {k: list(v) for k, v in self.inner.names.items()},
             "layers": [[row.name, list(row.shape)] for row in self.layers],
             "check": (check or self.check(strict=False)).describe(),
-            "model_digest": self._origin.digest(),
+            "model_digest": self.inner.origin.digest(),
         }
 
     def __repr__(self) -> str:
@@ -421,36 +588,14 @@ class Measure(Weighing):
         return as_html("normalized relevance measure", self._rows())
 
     def _rows(self) -> list[tuple[str, str]]:
-        return measure_rows(self._network, self._target, self._labels, self._light, self._samples)
+        inner = self.inner
+        return measure_rows(inner.network, inner.target, inner.names, inner.light, inner.samples)
 
 
-class SampleMeasure(Measure):
-    """One sample of a batch's measure: the same questions, with answers for a batch of one.
-
-    It shares everything with the whole; questions are answered for the batch and cut to the sample.
-    """
-
-    def __init__(self, whole: Measure, index: int) -> None:
-        vars(self).update(vars(whole))
-        self._index = index
-        if self._light is not None:
-            self._light = self._own_check(self._light) if len(self._light.mass) > 1 else self._light
-        self._light_in_units = None
-
-    def __len__(self) -> int:
-        return 1
-
-    @property
-    def labels(self) -> dict[str, Names]:
-        per_sample = {k: v for k, v in self._labels.items() if v and isinstance(v[0], tuple)}
-        return {**self._labels, **{k: (v[self._index],) for k, v in per_sample.items()}}
-
-    @property
-    def _samples(self) -> range:
-        return range(self._index, self._index + 1)
-
-    def _mine(self, batch: Tensor) -> Tensor:
-        return batch[self._index : self._index + 1]
-
-    def _own_check(self, check: Check) -> Check:
-        return check.sample(self._index)
+def _moved(inner: Inner) -> Moved | None:
+    """The outputs against those in the model's own precision, where that is not the measure's."""
+    own = inner.origin.own_output()
+    if own is None:
+        return None
+    node = inner.tape.nodes[inner.tape.output]
+    return compare_outputs(node.value, own.to(node.value), inner.places.frame(node), inner.tape.ends)

@@ -22,7 +22,7 @@ def peaks(R: Measure, part: Layer | Partition | Set, values: Tensor) -> tuple[Te
 
     ``values`` is ``(batch, *layer shape)``; of equal values the first neuron counts. A set is one block.
     """
-    frame = R._places.resolve(part if isinstance(part, Layer) else part.layer)[1]
+    frame = R.resolve(part if isinstance(part, Layer) else part.layer)[1]
     if isinstance(part, Set):
         inside = frame.mask(part)[0].expand_as(values)
         best, at = values.masked_fill(~inside, -math.inf).flatten(1).max(1, keepdim=True)
@@ -50,7 +50,7 @@ def scaled(values: Tensor, scale: Tensor) -> Tensor:
 
 def last_set(R: Measure, sets: Sequence[Set]) -> Set:
     """The set of the layer nearest to the output."""
-    return max(sets, key=lambda s: R._places.resolve(s.layer)[0].order)
+    return max(sets, key=lambda s: R.resolve(s.layer)[0].order)
 
 
 def block_shape(R: Measure, part: Layer | Partition | Set | Formula) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ def block_shape(R: Measure, part: Layer | Partition | Set | Formula) -> tuple[in
     if isinstance(part, Set | Formula):
         return ()
     partition = Partition(part) if isinstance(part, Layer) else part
-    return Blocks.of(R._places.resolve(partition.layer)[1], partition).shape
+    return Blocks.of(R.resolve(partition.layer)[1], partition).shape
 
 
 def _by_axes(blocks: Blocks, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,9 +97,9 @@ class Fields:
     """
 
     def __init__(self, R: Measure, layer: Layer) -> None:
-        site, self._frame = R._places.resolve(layer)
-        source, self._input = R._places.resolve(Layer("input"))
-        self._tape, self._from, self._to = R._tape, site.node, source.node
+        site, self._frame = R.resolve(layer)
+        source, self._input = R.resolve(Layer("input"))
+        self._tape, self._from, self._to = R.inner.tape, site.node, source.node
         self._slices: dict[tuple[int, int], Box] = {}
 
     def of(self, neuron: int) -> Box:

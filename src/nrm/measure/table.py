@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,29 +12,12 @@ from torch import Tensor
 from nrm.errors import QuestionError
 from nrm.measure.labels import Names, names_at
 from nrm.measure.places import Places
-from nrm.measure.question import Argument, asked_sample, read_question
-from nrm.questions import Blocks, Formula, Layer, Partition, Set, Stack, spans_steps, steps_of
+from nrm.questions import Asked, Blocks, Layer, Partition, Question, Stack, spans_steps, steps_of
 from nrm.tables import SAMPLE, Results, unique
 
 RELEVANCE = "relevance"
 VISITS = ("avoided", "visited")
 """The two places on the axis of an event."""
-
-
-class Asked(Protocol):
-    """What is tabulated: a measure, or the difference of two."""
-
-    @property
-    def labels(self) -> dict[str, Names]: ...
-
-    @property
-    def _samples(self) -> range: ...
-
-    def __len__(self) -> int: ...
-
-    def __call__(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Tensor: ...
-
-    def sample(self, i: int) -> Asked: ...
 
 
 class Axis(NamedTuple):
@@ -46,19 +29,15 @@ class Axis(NamedTuple):
     labels: Names | None = None
 
 
-def tabulate(
-    R: Asked, places: Places, arguments: Sequence[Argument], given: Argument | Sequence[Argument] | None,
-    columns: Mapping[str, Tensor],
-) -> Results:  # fmt: skip
+def tabulate(R: Asked, places: Places, question: Question, columns: Mapping[str, Tensor]) -> Results:
     """The table of a question, of its relevance or of columns in its shape."""
-    asked = read_question(arguments, given)
-    sample = asked_sample(asked, R._samples)
+    sample = question.sample(R.samples)
     if sample is not None and len(R) > 1:
-        R = R.sample(sample - R._samples[0])
-    axes = question_axes(R.labels, places, asked)
-    tensors = dict(columns) or {RELEVANCE: R(*arguments, given=given)}
-    first = Axis(SAMPLE, len(R), None if R._samples == range(len(R)) else tuple(R._samples))
-    events = [Axis(str(a), 2, None, VISITS) for a in asked if isinstance(a, Set | Formula)]
+        R = R.sample(sample - R.samples[0])
+    axes = question_axes(R.labels, places, question.asked)
+    tensors = dict(columns) or {RELEVANCE: R.ask(question)}
+    first = Axis(SAMPLE, len(R), None if R.samples == range(len(R)) else tuple(R.samples))
+    events = [Axis(str(a), 2, None, VISITS) for a in question.events]
     kinds = {name: _fitting(name, tensor, [first, *axes], [first, *events]) for name, tensor in tensors.items()}
     return make_results(tensors, kinds)
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.measure import Argument, Measure
-from nrm.questions import Formula, Layer, Partition, Set, query
+from nrm.measure import Measure
+from nrm.questions import Argument, Formula, Layer, Partition, Set, query
 
 
 def lrp(R: Measure, part: Argument | None = None) -> Tensor:

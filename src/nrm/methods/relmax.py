@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from nrm.errors import QuestionError
 from nrm.jobs import relmax as run
-from nrm.measure import Argument, read_options
-from nrm.questions import Formula, Set
+from nrm.measure import read_options
+from nrm.questions import Argument, Formula, Set
 from nrm.tables import Results, Tabled, html_table, unique
 
 

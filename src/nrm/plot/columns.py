@@ -12,7 +12,7 @@ import numpy as np
 from nrm.errors import QuestionError
 from nrm.plot.heat import NOTED_REST
 from nrm.plot.pictures import Array
-from nrm.questions import Blocks, Layer, Partition
+from nrm.questions import Blocks, Layer, Partition, in_forward_order
 
 if TYPE_CHECKING:
     from nrm.measure import Measure
@@ -93,15 +93,9 @@ def read_flows(
                 f"{word} does not fit the partitions", got=f"{len(given)} entries", expected=str(len(partitions))
             )
     asked = [Partition(p) if isinstance(p, Layer) else p for p in partitions]
-    stops = R.plan(*asked).stops
-    if len(stops) < len(asked):
-        twice = next(stop for stop in stops if len(stop.blocks) > 1)
-        raise QuestionError(
-            "a layer is given twice", got=", ".join(b.text for b in twice.blocks), expected="one partition per layer"
-        )
-    order = [stop.axes[0] for stop in reversed(stops)]
-    blocks = [stop.blocks[0] for stop in reversed(stops)]
+    order = in_forward_order(asked, R.resolve)
     asked = [asked[i] for i in order]
+    blocks = [Blocks.of(R.resolve(p.layer)[1], p) for p in asked]
     shares = [_numbers(R(p)).reshape(-1) for p in asked]
     tables = [
         with_elsewhere(_numbers(R(p, q)).reshape(len(a), len(b)), a, b)

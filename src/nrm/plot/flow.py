@@ -10,6 +10,7 @@ import numpy as np
 
 from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
+from nrm.measure import Measure
 from nrm.plot.colors import ABOVE, BELOW, diverging
 from nrm.plot.columns import Column, Flows, Node, Ribbon, needed, read_choice, read_flows, stack
 from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, note_sign, percent, short
@@ -19,7 +20,6 @@ from nrm.questions import Layer, Partition
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from nrm.measure import Measure
 
 # Inches, on the page.
 BODY = 3.8
@@ -91,13 +91,13 @@ def flows(
     """
     try:
         choice = read_choice(nodes, coverage)
-        if not hasattr(R, "_network"):
+        if not isinstance(R, Measure):
             raise QuestionError(
                 "not a measure", got=type(R).__name__, expected="nrm.plot.flows(R, a.channels, b.channels)",
             )  # fmt: skip
-        if R._network.normalize is not True:
+        if R.inner.network.normalize is not True:
             raise QuestionError(
-                "shares need a normalized measure", got=f"normalize={R._network.normalize!r}",
+                "shares need a normalized measure", got=f"normalize={R.inner.network.normalize!r}",
                 expected="nrm.measure(..., normalize=True)",
             )  # fmt: skip
         one = R.sample(sample)

@@ -1,6 +1,6 @@
 """Layers, sets, partitions and formulas; how a question about them is planned and answered by messages."""
 
-from nrm.questions.answer import Answerer as Answerer, Progress as Progress, Rows as Rows
+from nrm.questions.answer import Answerer as Answerer, Chain as Chain, Progress as Progress, Rows as Rows
 from nrm.questions.formula import ATOMS as ATOMS, Formula, visits
 from nrm.questions.frame import Blocks as Blocks, Frame as Frame
 from nrm.questions.graph import interaction_graph as interaction_graph
@@ -8,23 +8,42 @@ from nrm.questions.kept import Kept as Kept
 from nrm.questions.levels import additive_weights as additive_weights, cut_weights as cut_weights
 from nrm.questions.plan import (
     Line as Line,
+    Meeting as Meeting,
     Plan as Plan,
+    base_lines as base_lines,
     contractible as contractible,
-    make_plan as make_plan,
+    downward as downward,
     model_flops as model_flops,
+    plan_stops as plan_stops,
+    result_axes as result_axes,
     route_flops as route_flops,
     widest as widest,
 )
 from nrm.questions.query import query
+from nrm.questions.question import (
+    Argument as Argument,
+    Asked as Asked,
+    Question as Question,
+    Shares as Shares,
+    needs_track as needs_track,
+    refuse_text as refuse_text,
+    visited_sets as visited_sets,
+)
+from nrm.questions.reading import Fixed as Fixed
 from nrm.questions.rise import Pushed as Pushed, products_at as products_at
 from nrm.questions.steps import (
     pair_table as pair_table,
-    replaced as replaced,
     spans_steps as spans_steps,
     steps_of as steps_of,
     steps_visited as steps_visited,
 )
-from nrm.questions.stops import Stop as Stop, axes_of as axes_of, frame_at as frame_at, stops_for as stops_for
+from nrm.questions.stops import (
+    Stop as Stop,
+    axes_of as axes_of,
+    frame_at as frame_at,
+    in_forward_order as in_forward_order,
+    stops_for as stops_for,
+)
 from nrm.questions.sweep import (
     Base as Base,
     Site as Site,
@@ -35,11 +54,7 @@ from nrm.questions.sweep import (
     sweep as sweep,
 )
 from nrm.questions.track import Labels as Labels, Track as Track
-from nrm.questions.tracked import (
-    TrackedPlan as TrackedPlan,
-    answer_tracked as answer_tracked,
-    plan_tracked as plan_tracked,
-)
+from nrm.questions.tracked import Tracked as Tracked
 from nrm.questions.values import EDGES as EDGES, SKIP as SKIP, Layer, Partition, Set, Stack, stack
 
 __all__ = ["Formula", "Layer", "Partition", "Set", "Stack", "query", "stack", "visits"]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nrm.errors import RuleError
 from nrm.memory import fitting, refuse_larger
 from nrm.questions.adjacent import adjacent_table
 from nrm.questions.kept import Messages
-from nrm.questions.plan import Plan, widest
+from nrm.questions.live import live_blocks
+from nrm.questions.plan import Meeting, Plan, downward, plan_stops, widest
 from nrm.questions.rise import Pushed, products_at
 from nrm.questions.stops import Stop, axes_of
-from nrm.questions.sweep import Base, Site, arrivals_at, between, pull_each, pull_to
+from nrm.questions.sweep import Base, Site, arrivals_at, pull_each, pull_to
 from nrm.questions.values import Set
 from nrm.steps import Arrivals, Network, total_of
 
@@ -25,19 +25,6 @@ Rows = tuple[list[int], ...]
 """Some blocks of every one of several stops, by number."""
 Progress = Callable[[Iterator[Any], int | None], Iterator[Any]]
 """Shows how far an iteration is; None if nobody knows how long it will be."""
-
-
-class Meeting(Protocol):
-    """What a plan says about stops: those of which every block is by itself, and those that are read at once."""
-
-    @property
-    def above(self) -> tuple[Stop, ...]: ...
-
-    @property
-    def meeting(self) -> tuple[Stop, ...]: ...
-
-    @property
-    def below(self) -> tuple[Stop, ...]: ...
 
 
 class Answerer:
@@ -54,18 +41,21 @@ class Answerer:
         self.like = network.tape.nodes[network.tape.output].value
         self.output = base.arrivals[network.tape.output]
 
-    def table(self, plan: Plan, absolute: bool = False) -> Tensor:
+    def table(self, stops: Sequence[Stop], plan: Plan, absolute: bool = False) -> Tensor:
         """``(batch, *axes)`` with the axes of all blocks in the order of the arguments.
 
         ``absolute`` sums the absolute relevances of the meeting place's neurons: the total variation inside the event.
         """
         self.guard(plan.nbytes)
-        outer = (*plan.above, *plan.below)
-        inner = [n for stop in plan.meeting for n in axes_of(stop)]
-        table = self.like.new_zeros(*(s.count for s in outer), plan.stops[0].frame.batch, *inner)
-        for rows, part in self.parts(plan, absolute):
-            table[grid(rows, table.device)] = part.reshape(*(len(r) for r in rows), *table.shape[len(outer) :])
-        return ordered(table, plan)
+        meeting = Meeting.of(plan, stops)
+        outer = (*meeting.above, *meeting.below)
+        inner = [n for stop in meeting.hubs for n in axes_of(stop)]
+        table = self.like.new_zeros(*(s.count for s in outer), meeting.stops[0].frame.batch, *inner)
+        live = [self.live(stop, meeting.stops[0].site) for stop in outer]
+        for rows, part in self.chunks(meeting, live, absolute):
+            if part is not None:
+                table[grid(rows, table.device)] = part.reshape(*(len(r) for r in rows), *table.shape[len(outer) :])
+        return ordered(table, meeting)
 
     def guard(self, nbytes: int) -> None:
         """Refuses results that are larger than the memory bound."""
@@ -75,74 +65,41 @@ class Answerer:
             "R.flows(...) for the largest entries, or memory= in nrm.measure",
         )  # fmt: skip
 
-    def parts(self, plan: Plan, absolute: bool = False) -> Iterator[tuple[Rows, Tensor]]:
+    def chunks(
+        self, meeting: Meeting, live: Sequence[list[int]], absolute: bool = False
+    ) -> Iterator[tuple[Rows, Tensor | None]]:
         """The table chunk by chunk: the blocks of the outer stops, and ``(stack, batch, *axes of the meeting)``.
 
-        Blocks without any message are left out; so are chunks that are 0 everywhere.
+        ``live`` are the blocks of every outer stop that are carried; a chunk that is None is 0 everywhere.
         """
-        live = [self.live(stop, plan.stops[0].site) for stop in (*plan.above, *plan.below)]
-        for rows, part in self.chunks(plan, live, absolute):
-            if part is not None:
-                yield rows, part
-
-    def chunks(
-        self, plan: Plan, live: Sequence[list[int]], absolute: bool = False
-    ) -> Iterator[tuple[Rows, Tensor | None]]:
-        """The same for these blocks of the outer stops, whatever arrives at them; None is 0 everywhere."""
-        sides = (live[: len(plan.above)], live[len(plan.above) :])
-        ups, downs = (list(blocks_in_chunks(side, fits)) for side, fits in zip(sides, plan.chunk, strict=True))
-        for up, down, lower in self.progress(self._pairs(plan, ups, downs), len(ups) * len(downs)):
-            part = self._part(plan, up, lower, absolute)
+        sides = (live[: len(meeting.above)], live[len(meeting.above) :])
+        ups, downs = (list(blocks_in_chunks(side, fits)) for side, fits in zip(sides, meeting.chunk, strict=True))
+        for up, down, lower in self.progress(self._pairs(meeting, ups, downs), len(ups) * len(downs)):
+            part = self._part(meeting, up, lower, absolute)
             stack = math.prod(len(r) for r in (*up, *down))
             yield (*up, *down), None if part is None else part.expand(stack, *part.shape[1:])
         self._messages.trim()
 
-    def _pairs(self, plan: Plan, ups: list[Rows], downs: list[Rows]) -> Iterator[tuple[Rows, Rows, Pushed | None]]:
+    def _pairs(
+        self, meeting: Meeting, ups: list[Rows], downs: list[Rows]
+    ) -> Iterator[tuple[Rows, Rows, Pushed | None]]:
         for down in downs:
-            lower = self._push(plan.below, down)
+            lower = self._push(meeting.below, down)
             for up in ups:
                 yield up, down, lower
 
     def live(self, stop: Stop, top: Site) -> list[int]:
-        """The blocks at which any message may arrive from ``top``, the highest site where a question chooses walks.
+        """The blocks of a stop at which any density may arrive from ``top``."""
+        return live_blocks(self.network, self._base, stop, top)
 
-        Messages of both signs may add up to 0, and are not nothing: an event above can tell them apart.
-        """
-        if stop.count == 1:
-            return [0]
-        arrivals = self.arrivals_at(stop)
-        if stop.site != top:
-            try:
-                arrivals = self._bound(top, stop.site)
-            except RuleError:  # of a step whose single weights are not known, nothing is known to be left out
-                return list(range(stop.count))
-        if arrivals is None:
-            return []
-        size: Tensor | float = 0.0
-        for node, rho in arrivals.items():
-            reach = self.network.reach(node)
-            size = size + (rho.abs() if reach is None else rho.abs() * reach).expand(rho.shape[0], *stop.frame.shape)
-        found: list[int] = stop.read(torch.as_tensor(size)).flatten(2).amax((0, 1)).nonzero()[:, 0].tolist()
-        return found
-
-    def _bound(self, top: Site, goal: Site) -> Arrivals | None:
-        """What arrives at a site if nothing cancels on the way from a higher one."""
-        arrivals = arrivals_at(self.network, self._base, top)
-        if arrivals is None:
-            return None
-        end = goal.node if goal.consumer is None else goal.consumer
-        network = self.network.absolute(between(self.network, end, top.node))
-        return pull_to(network, top, network.magnitudes(arrivals), goal)
-
-    def _part(self, plan: Plan, up: Rows, lower: Pushed | None, absolute: bool) -> Tensor | None:
+    def _part(self, meeting: Meeting, up: Rows, lower: Pushed | None, absolute: bool) -> Tensor | None:
         """The table for one chunk of outer blocks, ``(stack, batch, *axes of the meeting)``; None is 0."""
-        arrivals = self._arrive(plan.above, plan.meeting[0], up)
+        hub = meeting.hubs[0]
+        arrivals = self._arrive(meeting.above, hub, up)
         if arrivals is None:
             return None
-        if plan.mixing:
-            high, low = plan.meeting
-            return self.contract(high, low, plan.mixing, arrivals, lower)
-        hub = plan.meeting[0]
+        if meeting.mixing:
+            return self.contract(hub, meeting.hubs[1], meeting.mixing, arrivals, lower)
         parts = products_at(self.network, hub.site, arrivals, lower)
         if not absolute:
             return hub.read_parts(parts)
@@ -218,7 +175,7 @@ class Answerer:
         return arrivals
 
     def _arrive_fixed(self, stops: Sequence[Stop], sites: list[Site], arrivals: Arrivals | None) -> Arrivals | None:
-        """The same through events without blocks."""
+        """What arrives through events without blocks, which questions have in common."""
         for k, stop in enumerate(stops):
             if arrivals is None:
                 return None
@@ -256,6 +213,23 @@ class Answerer:
         return Pushed(network or self.network, stop.site, wide, lower, channels)
 
 
+class Chain:
+    """A question about sets and partitions, each of one tensor, on one network: its stops from the output down."""
+
+    def __init__(self, network: Network, stops: Sequence[Stop]) -> None:
+        self.network = network
+        self.stops = downward(stops)
+
+    def plan(self, *, memory: int, base: Base | None, absolute: bool = False) -> Plan:
+        """The cheapest plan. ``base`` is the base sweep, where it is known; ``absolute`` relevances have to be read."""
+        strategy = "read" if absolute else None
+        return plan_stops(self.network, self.stops, memory=memory, base=base, strategy=strategy)
+
+    def answer(self, answerer: Answerer, plan: Plan, absolute: bool = False) -> Tensor:
+        """``(batch, *axes)``, as the plan says."""
+        return answerer.table(self.stops, plan, absolute)
+
+
 def _key(stops: Sequence[Stop]) -> tuple[tuple[Site, tuple[Set, ...]], ...]:
     """What tells the messages of fixed events apart."""
     return tuple((stop.site, tuple(stop.sets)) for stop in stops)
@@ -283,12 +257,12 @@ def blocks_in_chunks(rows: Sequence[list[int]], fits: int) -> Iterator[Rows]:
     yield from itertools.product(*pieces)
 
 
-def ordered(table: Tensor, plan: Meeting) -> Tensor:
+def ordered(table: Tensor, meeting: Meeting) -> Tensor:
     """Outer stops' flat axes as their blocks' axes, the batch first, then the order of the arguments."""
-    outer = (*plan.above, *plan.below)
+    outer = (*meeting.above, *meeting.below)
     shape = [n for stop in outer for n in axes_of(stop)]
     table = table.reshape(*shape, *table.shape[len(outer) :])
-    owners = [*_owners(outer), -1, *_owners(plan.meeting)]
+    owners = [*_owners(outer), -1, *_owners(meeting.hubs)]
     order = sorted(range(len(owners)), key=lambda k: (owners[k], k))
     return table.permute(order)
 

@@ -65,9 +65,9 @@ class Kept:
         return self._base
 
     @property
-    def is_there(self) -> bool:
-        """Whether the sweep has been computed already."""
-        return self._base is not None
+    def known(self) -> Base | None:
+        """The sweep, if it has been computed already."""
+        return self._base
 
     @property
     def nbytes(self) -> int:

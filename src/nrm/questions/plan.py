@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nrm.memory import ALIVE
+from nrm.memory import ALIVE, size_text
 from nrm.questions.adjacent import mixing_steps
 from nrm.questions.channels import keeps_channels, mixes_channels
+from nrm.questions.live import live_blocks
 from nrm.questions.stops import Stop
-from nrm.questions.sweep import Site, between
+from nrm.questions.sweep import Base, Site, between
 from nrm.steps import Network
 from nrm.tables import Records, cell, html_table
 
@@ -32,11 +33,51 @@ class Line:
     flops: float
 
 
-class Costs(Records):
-    """A plan: what is done in lines, and what every line costs."""
+@dataclass(frozen=True, repr=False)
+class Plan(Records):
+    """How a question will be answered: a value without tensors, which the executor follows and never asks back.
 
+    Printing it shows how densities and amounts meet, what every step costs, memory, and the axes of the result.
+    ``first`` is the stop where they meet, counted from the output down, ``mixing`` the steps that contract it with the
+    next one, ``chunk`` how many blocks from above and from below are carried at once. ``messages`` densities run side
+    by side for one block, in ``room`` entries at most; ``kept`` says that the base sweep has been made before.
+    """
+
+    how: str
     lines: tuple[Line, ...]
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
     forward: float
+    element: int
+    kept: bool
+    chunk: tuple[int, int] = (1, 1)
+    chunks: int = 1
+    first: int = 0
+    mixing: tuple[int, ...] = ()
+    messages: int = 1
+    room: int = 0
+    peak: int = 0
+    note: str = ""
+
+    @property
+    def strategy(self) -> str:
+        """``"contract"`` if two stops meet in one linear step, else ``"read"``."""
+        return "contract" if self.mixing else "read"
+
+    @property
+    def flops(self) -> float:
+        """The arithmetic of the whole plan."""
+        return sum(line.flops for line in self.lines)
+
+    @property
+    def passes(self) -> float:
+        """The arithmetic in forward passes of the model."""
+        return self.flops / max(self.forward, 1.0)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the result."""
+        return math.prod(self.shape) * self.element
 
     def records(self) -> list[dict[str, Any]]:
         """What every line of the plan costs."""
@@ -45,34 +86,37 @@ class Costs(Records):
             for x in self.lines
         ]
 
+    def __repr__(self) -> str:
+        text = f"{self._head()}\n{cost_table(self.lines, self.forward)}\n  {self._result()}"
+        return f"{text}\n  {self.note}" if self.note else text
+
     def _repr_html_(self) -> str:
-        head, *_, result = [line.strip() for line in repr(self).splitlines() if not line.startswith("  kept")]
         rows = [[cell(value) for value in record.values()] for record in self.records()]
-        total = sum(line.flops for line in self.lines)
-        rows.append(["total", "", cell(total), cell(total / self.forward)])
-        return html_table(head, ("step", "times", "flops", "forward passes"), rows, [result])
+        rows.append(["total", "", cell(self.flops), cell(self.flops / self.forward)])
+        return html_table(self._head(), ("step", "times", "flops", "forward passes"), rows, [self._result()])
+
+    def _head(self) -> str:
+        return f"plan: {self.how}; base sweep {'kept from before' if self.kept else 'computed once and kept'}"
+
+    def _result(self) -> str:
+        sweeps = f"{self.chunks} sweep{'s' * (self.chunks != 1)} of about {size_text(self.peak)}"
+        parts = sweeps if self.peak else f"{self.chunks} chunk{'s' * (self.chunks != 1)}"
+        return f"result: {axes_text(self.axes, self.shape)}; {self.nbytes / 2**20:.2f} MiB in {parts}"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Plan(Costs):
-    """How a question will be answered. Printing it shows sweeps, cost, memory and the axes of the result."""
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """The stops of a question, from the output down, as a plan divides them."""
 
     stops: tuple[Stop, ...]
     first: int
-    mixing: tuple[int, ...]
-    lines: tuple[Line, ...]
-    shape: tuple[int, ...]
-    axes: tuple[str, ...]
-    forward: float
-    element: int
-    chunk: tuple[int, int]
-    kept: bool
-    messages: tuple[int, int, int] = (0, 0, 0)
+    mixing: tuple[int, ...] = ()
+    chunk: tuple[int, int] = (1, 1)
 
-    @property
-    def strategy(self) -> str:
-        """``"contract"`` if two stops meet in one linear step, else ``"read"``."""
-        return "contract" if self.mixing else "read"
+    @classmethod
+    def of(cls, plan: Plan, stops: Sequence[Stop]) -> Meeting:
+        """Where these stops meet, as the plan says."""
+        return cls(downward(stops), plan.first, plan.mixing, plan.chunk)
 
     @property
     def above(self) -> tuple[Stop, ...]:
@@ -80,44 +124,19 @@ class Plan(Costs):
         return self.stops[: self.first]
 
     @property
-    def meeting(self) -> tuple[Stop, ...]:
-        """The one or two stops where messages and values meet."""
+    def hubs(self) -> tuple[Stop, ...]:
+        """The one or two stops where densities and amounts meet."""
         return self.stops[self.first : self.first + (2 if self.mixing else 1)]
 
     @property
     def below(self) -> tuple[Stop, ...]:
         """The stops below the meeting place, toward the input."""
-        return self.stops[self.first + len(self.meeting) :]
+        return self.stops[self.first + len(self.hubs) :]
 
-    @property
-    def flops(self) -> float:
-        """The arithmetic of the whole plan."""
-        return sum(line.flops for line in self.lines)
 
-    @property
-    def nbytes(self) -> int:
-        """The size of the result."""
-        return math.prod(self.shape) * self.element
-
-    @property
-    def chunks(self) -> int:
-        """In how many chunks the outer blocks are worked off."""
-        sides = (math.prod(s.count for s in side) for side in (self.above, self.below))
-        return math.prod(math.ceil(n / fits) for n, fits in zip(sides, self.chunk, strict=True))
-
-    def _kept_messages(self) -> str:
-        count, nbytes, bound = self.messages
-        return f"{count}, {nbytes / 2**20:.1f} of at most {bound / 2**20:.0f} MiB"
-
-    def __repr__(self) -> str:
-        base = "kept from before" if self.kept else "computed once and kept"
-        return (
-            f"plan: {self.strategy} at {' and '.join(s.frame.label for s in self.meeting)}; base sweep {base}\n"
-            f"{cost_table(self.lines, self.forward)}\n"
-            f"  result: {axes_text(self.axes, self.shape)}; {self.nbytes / 2**20:.2f} MiB "
-            f"in {self.chunks} chunk{'s' * (self.chunks != 1)}\n"
-            f"  kept messages of fixed events: {self._kept_messages()}"
-        )
+def downward(stops: Sequence[Stop]) -> tuple[Stop, ...]:
+    """Stops from the output down."""
+    return tuple(sorted(stops, key=lambda stop: stop.site.order, reverse=True))
 
 
 def cost_table(lines: Sequence[Line], forward: float) -> str:
@@ -135,21 +154,23 @@ def axes_text(axes: Sequence[str], shape: Sequence[int]) -> str:
     return ", ".join(f"{name} {n}" for name, n in zip(axes, shape, strict=True))
 
 
-def make_plan(
-    network: Network, stops: Sequence[Stop], *, memory: int, kept: bool, strategy: str | None = None,
-    live: Callable[[Stop], int] | None = None,
-) -> Plan:  # fmt: skip
+def plan_stops(
+    network: Network, stops: Sequence[Stop], *, memory: int, base: Base | None, strategy: str | None = None
+) -> Plan:
     """The cheapest plan; ``strategy`` forces ``"read"`` or ``"contract"``, or one meeting place: ``"read 0"``.
 
-    ``live`` tells how many blocks of the highest stop have any message, where that is known; all of them otherwise.
+    ``base`` is the base sweep, where it has been made: blocks of the highest stop without any density cost nothing.
     """
-    ordered = tuple(sorted(stops, key=lambda s: s.site.order, reverse=True))
-    counts = {stop: live(stop) if live is not None and stop is ordered[0] else stop.count for stop in ordered}
-    candidates = [_plan(network, ordered, k, (), memory, kept, counts) for k in range(len(ordered))]
+    ordered = downward(stops)
+    counts = {stop: stop.count for stop in ordered}
+    if base is not None:
+        counts[ordered[0]] = len(live_blocks(network, base, ordered[0], ordered[0].site))
+    meetings = [Meeting(ordered, k) for k in range(len(ordered))]
     for k in range(len(ordered) - 1):
         mixing = contractible(network, ordered[k], ordered[k + 1])
         if mixing:
-            candidates.append(_plan(network, ordered, k, tuple(mixing), memory, kept, counts))
+            meetings.append(Meeting(ordered, k, tuple(mixing)))
+    candidates = [_plan(network, meeting, memory, base is not None, counts) for meeting in meetings]
     if strategy is not None:
         candidates = [c for c in candidates if strategy in (c.strategy, f"{c.strategy} {c.first}")]
         assert candidates, f"no plan with strategy {strategy!r}"
@@ -164,32 +185,32 @@ def contractible(network: Network, high: Stop, low: Stop) -> list[int] | None:
     return mixing_steps(network, low.site, high.site)
 
 
-def _plan(
-    network: Network, stops: tuple[Stop, ...], first: int, mixing: tuple[int, ...], memory: int, kept: bool,
-    counts: Mapping[Stop, int],
-) -> Plan:  # fmt: skip
-    meeting = stops[first : first + (2 if mixing else 1)]
-    above, below = stops[:first], stops[first + len(meeting) :]
-    forward = model_flops(network)
+def _plan(network: Network, meeting: Meeting, memory: int, kept: bool, counts: Mapping[Stop, int]) -> Plan:
+    above, hubs, below = meeting.above, meeting.hubs, meeting.below
     lines = base_lines(network, kept)
     pulls, pushes = 1, 1
-    for upper, lower in itertools.pairwise((*above, meeting[0])):
+    for upper, lower in itertools.pairwise((*above, hubs[0])):
         lines.append(_pull_line(network, upper, lower, pulls, counts[upper]))
         pulls *= counts[upper]
-    for upper, lower in itertools.pairwise((meeting[-1], *below)[::-1]):
+    for upper, lower in itertools.pairwise((hubs[-1], *below)[::-1]):
         lines.append(_push_line(network, upper, lower, pushes, counts[upper]))
         pushes *= counts[upper]
     stack = pulls * pushes
-    if mixing:
-        label = f"contract {meeting[0].frame.label} x {meeting[1].frame.label}"
-        lines.append(Line(label, stack, stack * route_flops(network, meeting[1].site, meeting[0].site)))
+    labels = [hub.frame.label for hub in hubs]
+    if meeting.mixing:
+        each = route_flops(network, hubs[1].site, hubs[0].site)
+        lines.append(Line(f"contract {' x '.join(labels)}", stack, stack * each))
     else:
-        hub = meeting[0]
-        lines.append(Line(f"read {hub.frame.label}", stack, stack * 2.0 * hub.frame.shape.numel()))
+        lines.append(Line(f"read {labels[0]}", stack, stack * 2.0 * hubs[0].frame.shape.numel()))
     element = network.tape.nodes[network.tape.output].value.element_size()
-    shape, names = result_axes(stops, stops[0].frame.batch)
-    chunk = _chunk(network, above, meeting, below, memory // element)
-    return Plan(stops, first, mixing, tuple(lines), tuple(shape), tuple(names), forward, element, chunk, kept)
+    shape, names = result_axes(meeting.stops, hubs[0].frame.batch)
+    chunk = _chunk(network, above, hubs, below, memory // element)
+    sides = (math.prod(stop.count for stop in side) for side in (above, below))
+    return Plan(
+        f"{'contract' if meeting.mixing else 'read'} at {' and '.join(labels)}", tuple(lines), tuple(shape),
+        tuple(names), model_flops(network), element, kept, chunk, first=meeting.first, mixing=meeting.mixing,
+        chunks=math.prod(math.ceil(n / fits) for n, fits in zip(sides, chunk, strict=True)),
+    )  # fmt: skip
 
 
 def base_lines(network: Network, kept: bool) -> list[Line]:
@@ -257,7 +278,7 @@ def _pull_flops(network: Network, low: Site, high: Site, channels: bool) -> tupl
 
 
 def _push_flops(network: Network, low: Site, high: Site, channels: bool) -> tuple[float, float]:
-    """The same in the other direction."""
+    """The arithmetic of amounts that rise between two sites, for all blocks together, and for each."""
     if not channels:
         return 0.0, route_flops(network, low, high)
     nodes, route = network.tape.nodes, between(network, low.node, high.node)

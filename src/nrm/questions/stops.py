@@ -159,3 +159,14 @@ def stops_for(arguments: Sequence[Any], resolve: Callable[[Layer], tuple[Site, F
             stop.blocks.append(Blocks.of(frame, partition))
             stop.axes.append(position)
     return list(stops.values())
+
+
+def in_forward_order(partitions: Sequence[Partition], resolve: Callable[[Layer], tuple[Site, Frame]]) -> list[int]:
+    """The places of partitions in a list, in the order of the forward pass; each is of a layer of its own."""
+    stops = stops_for(partitions, resolve)
+    twice = next((stop for stop in stops if len(stop.blocks) > 1), None)
+    if twice is not None:
+        raise QuestionError(
+            "a layer is given twice", got=", ".join(b.text for b in twice.blocks), expected="one partition per layer"
+        )
+    return [stop.axes[0] for stop in sorted(stops, key=lambda stop: stop.site.order)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -21,19 +20,19 @@ from nrm.questions.answer import Answerer, blocks_in_chunks, grid, ordered
 from nrm.questions.course import Course, Size, Turn
 from nrm.questions.outlook import Outlook
 from nrm.questions.plan import (
-    Costs,
     Line,
-    axes_text,
+    Meeting,
+    Plan,
     base_lines,
-    cost_table,
+    downward,
     model_flops,
     result_axes,
     step_flops,
 )
 from nrm.questions.stops import Stop, axes_of, frame_at
-from nrm.questions.sweep import Site
+from nrm.questions.sweep import Base, Site
 from nrm.questions.track import Track
-from nrm.steps import Arrivals
+from nrm.steps import Arrivals, Network
 
 
 class Journey:
@@ -55,98 +54,92 @@ class Journey:
         """How much runs side by side, blocks left aside."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TrackedPlan(Costs):
-    """How a question about formulas or weights will be answered. Printing it shows the cost before anything is done."""
+class Tracked:
+    """A question about formulas or weights on one network: its track, and its free stops from the output down.
 
-    journeys: tuple[Journey, ...]
-    stops: tuple[Stop, ...]
-    answers: int
-    lines: tuple[Line, ...]
-    shape: tuple[int, ...]
-    axes: tuple[str, ...]
-    forward: float
-    element: int
-    chunk: int
-    kept: bool
+    ``answers`` is how many a question without stops has.
+    """
 
-    @property
-    def above(self) -> tuple[Stop, ...]:
-        """The free stops whose blocks are spelled out."""
-        return self.stops[:-1]
+    def __init__(self, track: Track, stops: Sequence[Stop], answers: int = 1) -> None:
+        self.track = track
+        self.stops = downward(stops)
+        self.answers = answers
+        self._journeys: dict[int, tuple[Journey, ...]] = {}
 
-    @property
-    def meeting(self) -> tuple[Stop, ...]:
-        """The lowest free stop, if there is any."""
-        return self.stops[-1:]
+    def journeys(self, room: int) -> tuple[Journey, ...]:
+        """As few journeys as have no more than so many entries side by side."""
+        if room not in self._journeys:
+            self._journeys[room] = tuple(_journeys(self.track, self.stops, room, 0))
+        return self._journeys[room]
 
-    @property
-    def below(self) -> tuple[Stop, ...]:
-        """No stops: what lies below is an outlook."""
-        return ()
+    def plan(self, *, memory: int, base: Base | None, absolute: bool = False) -> Plan:
+        """As few sweeps as fit into the memory bound; absolute relevances cost no more."""
+        kept = base is not None
+        network, free = self.track.network, self.stops
+        element = network.tape.nodes[network.tape.output].value.element_size()
+        room = memory // (ALIVE * element)
+        journeys = self.journeys(room)
+        lines = base_lines(network, kept)
+        blocks = 1
+        for n, stop in enumerate(free):
+            lines.append(_line(f"pull to {stop.frame.label}", [j.legs[n] for j in journeys], blocks))
+            blocks *= stop.count if n < len(free) - 1 else 1
+        lines += _last_lines(network, free, journeys, blocks)
+        shape, axes = result_axes(free, network.tape.batch)
+        if self.answers > 1:
+            shape, axes = [*shape, self.answers], [*axes, "combination"]
+        entries = max(journey.size.entries for journey in journeys)
+        messages = max(journey.size.messages for journey in journeys)
+        chunk = max(1, room // max(1, entries))
+        where = f"; read at {free[-1].frame.label}" if free else ""
+        return Plan(
+            f"at most {messages} messages side by side{where}", tuple(lines), tuple(shape), tuple(axes),
+            model_flops(network), element, kept, (chunk, 1), len(journeys) * math.ceil(blocks / chunk),
+            first=max(0, len(free) - 1), messages=messages, room=room, peak=ALIVE * entries * element,
+        )  # fmt: skip
 
-    @property
-    def flops(self) -> float:
-        """The arithmetic of the whole plan."""
-        return sum(line.flops for line in self.lines)
+    def answer(self, answerer: Answerer, plan: Plan, absolute: bool = False) -> Tensor:
+        """``(batch, *axes)``, or ``(batch, answers)`` if nothing is free and there are several.
 
-    @property
-    def nbytes(self) -> int:
-        """The size of the result."""
-        return math.prod(self.shape) * self.element
-
-    @property
-    def messages(self) -> int:
-        """The largest number of messages that are carried side by side for one block."""
-        return max(journey.size.messages for journey in self.journeys)
-
-    @property
-    def peak(self) -> int:
-        """About how many bytes are needed at once."""
-        return ALIVE * max(journey.size.entries for journey in self.journeys) * self.element
-
-    @property
-    def chunks(self) -> int:
-        """In how many sweeps the question is worked off."""
-        return len(self.journeys) * math.ceil(math.prod(s.count for s in self.above) / self.chunk)
-
-    def __repr__(self) -> str:
-        where = f"; read at {self.meeting[0].frame.label}" if self.meeting else ""
-        base = "kept from before" if self.kept else "computed once and kept"
-        return (
-            f"plan: at most {self.messages} messages side by side{where}; base sweep {base}\n"
-            f"{cost_table(self.lines, self.forward)}\n"
-            f"  result: {axes_text(self.axes, self.shape)}; {self.nbytes / 2**20:.2f} MiB in {self.chunks} "
-            f"sweep{'s' * (self.chunks != 1)} of about {size_text(self.peak)}"
-        )
+        ``absolute`` sums the absolute relevances of the neurons where messages are read or settled.
+        """
+        answerer.guard(plan.nbytes)
+        if plan.messages > 1 and plan.peak > answerer.memory:
+            raise MemoryLimitError(
+                "the formula needs more messages side by side than the memory bound allows",
+                got=f"{plan.messages} messages, about {size_text(plan.peak)}",
+                expected=f"at most {size_text(answerer.memory)}",
+                hint="fewer events, or events in fewer layers; memory= in nrm.measure; R.plan(formula) shows the cost",
+            )  # fmt: skip
+        journeys = self.journeys(plan.room)
+        if not self.stops:
+            return _settle_all(answerer, journeys, self.answers, absolute)
+        meeting = Meeting.of(plan, self.stops)
+        hub = meeting.hubs[0]
+        table = answerer.like.new_zeros(*(s.count for s in meeting.above), hub.frame.batch, *axes_of(hub))
+        top = Site(answerer.network.tape.output)
+        live = [answerer.live(stop, top) for stop in meeting.above]
+        jobs = [(journey, rows) for journey in journeys for rows in blocks_in_chunks(live, plan.chunk[0])]
+        outlook: tuple[Journey, Outlook] | None = None
+        for journey, rows in answerer.progress(iter(jobs), len(jobs)):
+            if outlook is None or outlook[0] is not journey:
+                outlook = (journey, Outlook(journey.last).rise())
+            part = _read(answerer, meeting, journey, rows, outlook[1], absolute)
+            if part is not None:
+                at = grid(rows, table.device)
+                table[at] += part.reshape(*(len(r) for r in rows), *table.shape[len(rows) :])
+        return ordered(table, meeting)
 
 
-def plan_tracked(track: Track, stops: Sequence[Stop], *, answers: int, memory: int, kept: bool) -> TrackedPlan:
-    """The plan: as few sweeps as fit into the memory bound. ``answers`` is how many a question without stops has."""
-    network = track.network
-    free = tuple(sorted(stops, key=lambda s: s.site.order, reverse=True))
-    element = network.tape.nodes[network.tape.output].value.element_size()
-    entries = memory // (ALIVE * element)
-    journeys = tuple(_journeys(track, free, entries, 0))
-    lines = base_lines(network, kept)
-    blocks = 1
-    for n, stop in enumerate(free):
-        lines.append(_line(f"pull to {stop.frame.label}", [j.legs[n] for j in journeys], blocks))
-        blocks *= stop.count if n < len(free) - 1 else 1
-    if free:
-        pushed = sum(len(j.last.inner[i]) * step_flops(network, i) for j in journeys for i in j.pushed)
-        most = max((len(j.last.inner[i]) for j in journeys for i in j.pushed), default=0)
-        lines += [Line(f"push to {free[-1].frame.label}", most, pushed)] if pushed else []
-        lines.append(Line(f"read {free[-1].frame.label}", blocks, blocks * 2.0 * free[-1].frame.shape.numel()))
-    else:
-        lines.append(_line("pull until settled", [j.last for j in journeys], 1))
-    shape, axes = result_axes(free, network.tape.batch)
-    if answers > 1:
-        shape, axes = [*shape, answers], [*axes, "combination"]
-    chunk = max(1, entries // max(1, *(j.size.entries for j in journeys)))
-    return TrackedPlan(
-        journeys, free, answers, tuple(lines), tuple(shape), tuple(axes), model_flops(network), element, chunk, kept
-    )  # fmt: skip
+def _last_lines(network: Network, free: Sequence[Stop], journeys: Sequence[Journey], blocks: int) -> list[Line]:
+    """Where a question is read, with what rises to meet it; without a free stop, where every state is settled."""
+    if not free:
+        return [_line("pull until settled", [j.last for j in journeys], 1)]
+    pushed = sum(len(j.last.inner[i]) * step_flops(network, i) for j in journeys for i in j.pushed)
+    most = max((len(j.last.inner[i]) for j in journeys for i in j.pushed), default=0)
+    label = free[-1].frame.label
+    lines = [Line(f"push to {label}", most, pushed)] if pushed else []
+    return [*lines, Line(f"read {label}", blocks, blocks * 2.0 * free[-1].frame.shape.numel())]
 
 
 def _journeys(track: Track, stops: Sequence[Stop], entries: int, event: int) -> Iterator[Journey]:
@@ -170,45 +163,14 @@ def _line(what: str, courses: Sequence[Course | None], blocks: int) -> Line:
     return Line(what, blocks * most, blocks * flops)
 
 
-def answer_tracked(answerer: Answerer, plan: TrackedPlan, absolute: bool = False) -> Tensor:
-    """``(batch, *axes)``, or ``(batch, answers)`` if nothing is free and there are several.
-
-    ``absolute`` sums the absolute relevances of the neurons where messages are read or settled.
-    """
-    answerer.guard(plan.nbytes)
-    if plan.messages > 1 and plan.peak > answerer.memory:
-        raise MemoryLimitError(
-            "the formula needs more messages side by side than the memory bound allows",
-            got=f"{plan.messages} messages, about {size_text(plan.peak)}",
-            expected=f"at most {size_text(answerer.memory)}",
-            hint="fewer events, or events in fewer layers; memory= in nrm.measure; R.plan(formula) shows the cost",
-        )  # fmt: skip
-    if not plan.stops:
-        return _settle_all(answerer, plan, absolute)
-    hub = plan.meeting[0]
-    table = answerer.like.new_zeros(*(s.count for s in plan.above), hub.frame.batch, *axes_of(hub))
-    top = Site(answerer.network.tape.output)
-    live = [answerer.live(stop, top) for stop in plan.above]
-    jobs = [(journey, rows) for journey in plan.journeys for rows in blocks_in_chunks(live, plan.chunk)]
-    outlook: tuple[Journey, Outlook] | None = None
-    for journey, rows in answerer.progress(iter(jobs), len(jobs)):
-        if outlook is None or outlook[0] is not journey:
-            outlook = (journey, Outlook(journey.last).rise())
-        part = _read(answerer, plan, journey, rows, outlook[1], absolute)
-        if part is not None:
-            at = grid(rows, table.device)
-            table[at] += part.reshape(*(len(r) for r in rows), *table.shape[len(rows) :])
-    return ordered(table, plan)
-
-
 def _read(
-    answerer: Answerer, plan: TrackedPlan, journey: Journey, rows: tuple[list[int], ...], outlook: Outlook,
+    answerer: Answerer, meeting: Meeting, journey: Journey, rows: tuple[list[int], ...], outlook: Outlook,
     absolute: bool,
 ) -> Tensor | None:  # fmt: skip
     """The table of the lowest stop for some blocks of the others: ``(stack, batch, *axes)``; None is 0."""
-    hub = plan.meeting[0]
+    hub = meeting.hubs[0]
     arrivals: Arrivals | None = answerer.output
-    for stop, leg, blocks in zip(plan.stops, journey.legs, (*rows, None), strict=True):
+    for stop, leg, blocks in zip(meeting.stops, journey.legs, (*rows, None), strict=True):
         arrivals = arrivals if leg is None or arrivals is None else leg.carry(arrivals, _never)
         if arrivals is None:
             return None
@@ -233,9 +195,9 @@ def _read(
     return hub.read(relevance.expand(relevance.shape[0], *hub.frame.shape).abs() if absolute else relevance)
 
 
-def _settle_all(answerer: Answerer, plan: TrackedPlan, absolute: bool) -> Tensor:
+def _settle_all(answerer: Answerer, journeys: Sequence[Journey], answers: int, absolute: bool) -> Tensor:
     """The answers without a free layer: ``(batch, answers)``, or ``(batch,)`` if it is one."""
-    network, result = answerer.network, answerer.like.new_zeros(plan.answers, answerer.network.tape.batch)
+    network, result = answerer.network, answerer.like.new_zeros(answers, answerer.network.tape.batch)
 
     def add(site: Site, turn: Turn, arrivals: Arrivals) -> None:
         here = Stop(site, frame_at(network, site))
@@ -246,9 +208,9 @@ def _settle_all(answerer: Answerer, plan: TrackedPlan, absolute: bool) -> Tensor
                 sums = here.read(relevance.abs() if absolute else relevance)
                 result.index_add_(0, torch.tensor(numbers, device=result.device), sums)
 
-    for journey in answerer.progress(iter(plan.journeys), len(plan.journeys)):
+    for journey in answerer.progress(iter(journeys), len(journeys)):
         journey.last.carry(answerer.output, add)
-    return result[0] if plan.answers == 1 else result.T
+    return result[0] if answers == 1 else result.T
 
 
 def _picked(stack: Tensor, sources: list[int], mask: Tensor | None) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from nrm.errors import QuestionError
 from nrm.measure import LayerRow
 from nrm.plot import Array, Choice, Column, choose_nodes, count_blocks, name_blocks, untangle, with_elsewhere
-from nrm.questions import Layer, Partition, Set
+from nrm.questions import Layer, Partition, Set, in_forward_order
 from nrm.report.graphs import graph_layers
 from nrm.report.pictures import drawn_input
 from nrm.search import blocks_of, cluster, coarsen, grouped_by
@@ -68,7 +68,7 @@ def default_picks(R: Measure, columns: int = COLUMNS) -> list[Pick]:
     Layers with rows and columns of positions are divided by clusters of them, sequences by positions, and everything
     else by channels.
     """
-    if R._tape.edges is not None:
+    if R.inner.tape.edges is not None:
         return _graph_picks(R, columns)
     first, *later = R.layers
     rows = [r for r in later if not r.bypassed and r.channel is not None and r.kind != "move"]
@@ -115,7 +115,7 @@ def ways(R: Measure, row: LayerRow) -> list[str]:
         found.append("heads")
     if "positions" in found and row.channel is not None:
         found.append("clusters")
-    if row.kind == "propagate" and R._tape.edges is not None:
+    if row.kind == "propagate" and R.inner.tape.edges is not None:
         found.append("edges")
     return [*found, "groups"] if row.channel is not None else found
 
@@ -167,11 +167,8 @@ def read_columns(
 ) -> list[Shown]:
     """The columns from input to output, the strongest blocks of each as nodes; positions and edges have ``names``."""
     asked = read_partitions(R, picks, choice.nodes)
-    stops = R.plan(*(p for _, p in asked)).stops
-    if len(stops) < len(asked):
-        twice = next(stop for stop in stops if len(stop.blocks) > 1)
-        raise QuestionError("a layer is given twice", got=", ".join(b.text for b in twice.blocks))
-    return [_shown(R, *asked[stop.axes[0]], choice, names) for stop in reversed(stops)]
+    order = in_forward_order([partition for _, partition in asked], R.resolve)
+    return [_shown(R, *asked[place], choice, names) for place in order]
 
 
 def _shown(R: Measure, pick: Pick, partition: Partition, choice: Choice, names: Mapping[str, list[str]]) -> Shown:

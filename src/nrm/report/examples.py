@@ -99,7 +99,7 @@ def read_references(R: Measure, store: Any, dataset: Any) -> References | None:
         return store
     found = store if isinstance(store, Ranking) else open_store(store)
     names = R.labels.get("output", ())
-    return References(found, R._origin.model, dataset, classes=[str(name) for name in names])
+    return References(found, R.inner.origin.model, dataset, classes=[str(name) for name in names])
 
 
 def _packed(picture: Tensor) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Graph(NamedTuple):
 
 def read_graph(R: Measure, count: int) -> Graph | None:
     """The graph among the inputs of a measure, if its nodes are the positions that are drawn."""
-    edges = R._tape.edges
+    edges = R.inner.tape.edges
     if edges is None or count > MOST_NODES or (edges.numel() and int(edges.max()) >= count):
         return None
     pairs: npt.NDArray[np.int64] = edges.T.cpu().numpy().astype(np.int64)

@@ -83,7 +83,7 @@ class Script:
 
     def _head(self) -> list[str]:
         lines = ["import nrm", "import torch", "from torch import nn", "", self._opening]
-        lines += [f"R = nrm.measure(model, inputs, target={_target(self._R)}, {options_text(self._R._network)})"]
+        lines += [f"R = nrm.measure(model, inputs, target={_target(self._R)}, {options_text(self._R.inner.network)})"]
         lines += [f"heat = R({self._x})", "print(R.check())", ""]
         if not self._shown:
             return lines
@@ -97,7 +97,7 @@ class Script:
 def _target(R: Measure) -> str:
     if isinstance(R.target, str):
         return repr(R.target)
-    index = R.target[0].tolist() if R._target.shape else None
+    index = R.target[0].tolist() if R.inner.target.shape else None
     return repr(tuple(index) if isinstance(index, list) else index)
 
 

@@ -95,15 +95,15 @@ class View:
         ]  # fmt: skip
         return {
             "schema": SCHEMA, "title": self._title or "", "picture": canvas.picture, "heat": heat,
-            "decision": self._decision(), "layers": layers, "options": options_text(R._network),
+            "decision": self._decision(), "layers": layers, "options": options_text(R.inner.network),
             "versions": {"nrm": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            "health": None if R._light is None else health(R._light),
+            "health": None if R.inner.light is None else health(R.inner.light),
         }  # fmt: skip
 
     def _decision(self) -> Part:
         """The explained output, the largest ones, and what sign means here."""
         R = self.R
-        target, sample = R._target, R._samples[0]
+        target, sample = R.inner.target, R.samples[0]
         value = float(R.value[0])
         decision: Part = {"value": value, "index": None, "alternatives": [], "sign": SIGN if value < 0 else None}
         if target.index is None:
@@ -289,7 +289,7 @@ class View:
         view |= self.health()
         tell("the maps of nodes and chains")
         count = len(self.nodes()) + RIBBONS * len(self._tables) + len(view["flows"])
-        maps = self.R._progress("heat maps")(self.maps(view["flows"]), count)
+        maps = self.R.inner.progress("heat maps")(self.maps(view["flows"]), count)
         view["maps"] = [self._with_examples(part) for part in maps]
         return view
 

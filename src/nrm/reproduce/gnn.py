@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from nrm.evaluate import METHODS, contribution, pearson, sc_k, scores
-from nrm.measure import Argument, Measure, measure
+from nrm.measure import Measure, measure
 from nrm.plot import graph as draw
+from nrm.questions import Argument
 from nrm.reproduce.drawing import correlation_figure, curves_figure, panels
 from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting
 from nrm.reproduce.graphs import ATOMS, GCN, GIN, Graph, GraphNet, batched, connected, deal, motifs, mutag, train

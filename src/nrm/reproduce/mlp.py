@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from nrm.evaluate import METHODS, compare, contribution, scores
-from nrm.measure import Argument, Measure, measure
+from nrm.measure import Measure, measure
+from nrm.questions import Argument
 from nrm.reproduce.data import Split, digits, mnist
 from nrm.reproduce.drawing import correlation_figure, curves_figure
 from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting, ranges

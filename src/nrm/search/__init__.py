@@ -5,7 +5,7 @@ from nrm.search.flows import Flow, Flows, find_flows, table_cost as table_cost
 from nrm.search.found import Found, read_count as read_count
 from nrm.search.grouping import blocks_of as blocks_of, cluster, grouped_by as grouped_by
 from nrm.search.ranking import Best as Best, Request
-from nrm.search.sides import Side, ordered
+from nrm.search.sides import Side
 from nrm.search.walks import Step, Walk, find_walks
 
 __all__ = [
@@ -21,6 +21,5 @@ __all__ = [
     "coarsen",
     "find_flows",
     "find_walks",
-    "ordered",
     "pair_information",
 ]

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
-from nrm.questions import Blocks, Layer, Partition
+from nrm.questions import Asked, Blocks, Layer, Partition, in_forward_order
 from nrm.search.found import read_count
-from nrm.search.grouping import Asked, blocks_of, grouped_by, ranked
+from nrm.search.grouping import blocks_of, grouped_by, ranked
 from nrm.tables import Records, html_table
 
 Array = npt.NDArray[np.float64]
@@ -120,7 +120,7 @@ def coarsen(R: Asked, *partitions: Partition | Layer, k: int = 8) -> Coarsening:
     try:
         count = read_count(k, "groups")
         asked = _read(partitions)
-        order = _from_input(R, asked)
+        order = in_forward_order(asked, R.resolve)
         blocks = [blocks_of(R, partition) for partition in asked]
         tables = [_table(R, asked, blocks, low, high) for low, high in itertools.pairwise(order)]
         marginals = [R(p).reshape(len(R), -1) for p in asked]
@@ -193,17 +193,6 @@ def _read(partitions: Sequence[Any]) -> list[Partition]:
             hint="nrm.coarsen(R, a.channels, b.channels); nrm.cluster groups one layer by its activations",
         )  # fmt: skip
     return [Partition(p) if isinstance(p, Layer) else p for p in partitions]
-
-
-def _from_input(R: Asked, partitions: list[Partition]) -> list[int]:
-    """The places of the partitions in the list, in the order of the forward pass."""
-    stops = R.plan(*partitions).stops
-    if len(stops) < len(partitions):
-        twice = next(stop for stop in stops if len(stop.blocks) > 1)
-        raise QuestionError(
-            "a layer is given twice", got=", ".join(b.text for b in twice.blocks), expected="one partition per layer"
-        )
-    return [stop.axes[0] for stop in reversed(stops)]
 
 
 def _table(R: Asked, asked: list[Partition], blocks: list[Blocks], low: int, high: int) -> Tensor:

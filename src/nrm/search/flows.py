@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from nrm.errors import NrmWarning
-from nrm.questions import Answerer, Layer, Partition, Plan, Progress, Rows, Set, Stop, make_plan
+from nrm.questions import Answerer, Layer, Meeting, Partition, Plan, Progress, Rows, Set, Stop, plan_stops
 from nrm.search.found import Found
 from nrm.search.prefixes import Prefixes, UnboundedError
 from nrm.search.ranking import Best, Queue, Request
 from nrm.search.sides import Side
-from nrm.steps import Network
 
 AFFORDABLE = 40.0
 """Whole tables up to so many forward passes of arithmetic are not searched but computed."""
@@ -146,7 +145,8 @@ class FlowSearch:
         self._sides = sides
         self._samples = range(len(sides[0].samples))
         self._progress = progress
-        self._plans = _alike([(side.network, side.stops) for side in sides], memory)
+        self._plans = _alike(sides, memory)
+        self._meetings = [Meeting.of(plan, side.stops) for plan, side in zip(self._plans, sides, strict=True)]
         self._memory = memory
 
     def run(self, request: Request) -> tuple[dict[int, Best], dict[int, float]]:
@@ -171,10 +171,10 @@ class FlowSearch:
 
     def _enumerate(self, request: Request) -> dict[int, Best]:
         """The best entries of the whole table, chunk by chunk."""
-        plan, best = self._plans[0], {s: Best(request.k) for s in self._samples}
-        order = [plan.stops.index(stop) for stop in (*plan.above, *plan.below, *plan.meeting)]
+        meeting, best = self._meetings[0], {s: Best(request.k) for s in self._samples}
+        order = [meeting.stops.index(stop) for stop in (*meeting.above, *meeting.below, *meeting.hubs)]
         for rows, part in self._table():
-            rows = (*rows, *(list(range(stop.count)) for stop in plan.meeting))
+            rows = (*rows, *(list(range(stop.count)) for stop in meeting.hubs))
             blocks = _Blocks(rows, order)
             for s in self._samples:
                 best[s].add(request, part[:, s].flatten(), blocks)
@@ -187,11 +187,11 @@ class FlowSearch:
             for n, side in enumerate(self._sides)
         ]
         known = [
-            [answerer.live(stop, plan.stops[0].site) for stop in (*plan.above, *plan.below)]
-            for answerer, plan in zip(answerers, self._plans, strict=True)
+            [answerer.live(stop, meeting.stops[0].site) for stop in (*meeting.above, *meeting.below)]
+            for answerer, meeting in zip(answerers, self._meetings, strict=True)
         ]
         live = [sorted(set().union(*blocks)) for blocks in zip(*known, strict=True)]
-        tables = [answerer.chunks(plan, live) for answerer, plan in zip(answerers, self._plans, strict=True)]
+        tables = [answerer.chunks(at, live) for answerer, at in zip(answerers, self._meetings, strict=True)]
         for chunks in zip(*tables, strict=True):
             parts = [
                 side.weighed(part) for side, (_, part) in zip(self._sides, chunks, strict=True) if part is not None
@@ -244,13 +244,13 @@ class _Blocks:
         return list(zip(*(numbers[stop] for stop in sorted(numbers)), strict=True))
 
 
-def _alike(questions: Sequence[tuple[Network, Sequence[Stop]]], memory: int) -> list[Plan]:
-    """Plans of the same form for the same question to several networks, so that their chunks fit together."""
-    plans = [make_plan(network, stops, memory=memory, kept=True) for network, stops in questions]
+def _alike(sides: Sequence[Side], memory: int) -> list[Plan]:
+    """Plans of one form for one question to several networks, so that their chunks fit together."""
+    plans = [plan_stops(side.network, side.stops, memory=memory, base=side.base) for side in sides]
     first = plans[0]
     if any((plan.first, plan.strategy) != (first.first, first.strategy) for plan in plans):
         read = f"read {first.first}"
-        plans = [make_plan(network, stops, memory=memory, kept=True, strategy=read) for network, stops in questions]
+        plans = [plan_stops(s.network, s.stops, memory=memory, base=s.base, strategy=read) for s in sides]
     return [replace(plan, chunk=plans[0].chunk) for plan in plans]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
-from nrm.questions import Blocks, Layer, Partition, Plan, Set, TrackedPlan
+from nrm.questions import Asked, Blocks, Layer, Partition
 from nrm.search.found import read_count
 
 Vectors = npt.NDArray[np.float64]
@@ -25,21 +25,6 @@ Fit = Callable[[Vectors], npt.NDArray[np.int64]]
 
 STARTS = 4
 """How often k-means begins anew; the best of them is taken."""
-
-
-class Asked(Protocol):
-    """What grouping needs of a measure."""
-
-    @property
-    def _samples(self) -> range: ...
-
-    def __call__(self, *arguments: Layer | Set | Partition) -> Tensor: ...
-
-    def __len__(self) -> int: ...
-
-    def plan(self, *arguments: Layer | Set | Partition) -> Plan | TrackedPlan: ...
-
-    def values(self, layer: Layer | str) -> Tensor: ...
 
 
 def cluster(R: Asked, layer: Layer | Partition | str, k: int = 8, *, seed: int = 0) -> Partition:
@@ -88,7 +73,7 @@ def _read(layer: Any) -> Partition:
 
 def blocks_of(R: Asked, partition: Partition) -> Blocks:
     """A partition with its geometry in this measure."""
-    blocks = R.plan(partition).stops[0].blocks[0]
+    blocks = Blocks.of(R.resolve(partition.layer)[1], partition)
     blocks.refuse_repeats()
     return blocks
 
@@ -125,7 +110,7 @@ def _owned(R: Asked, blocks: Blocks) -> npt.NDArray[np.bool_]:
     frame = blocks.frame
     if frame.sample is not None or frame.owner is None:
         return np.ones((len(R), blocks.count), dtype=bool)
-    mine = frame.owner[None] == torch.tensor(list(R._samples), device=frame.device).view(-1, *(1,) * len(frame.shape))
+    mine = frame.owner[None] == torch.tensor(list(R.samples), device=frame.device).view(-1, *(1,) * len(frame.shape))
     return blocks.read(mine[None].long())[0].reshape(len(R), -1).gt(0).cpu().numpy()
 
 
@@ -175,7 +160,7 @@ def grouped_by(R: Asked, partition: Partition, blocks: Blocks, labels: Tensor) -
     The label map has axes of length 1 wherever blocks have no axis.
     """
     numbers = blocks.numbering().cpu()
-    numbers = numbers if len(numbers) == 1 else numbers[list(R._samples)]
+    numbers = numbers if len(numbers) == 1 else numbers[list(R.samples)]
     wide = torch.cat([labels.new_full((len(labels), 1), -1), labels], 1)
     numbers = numbers.expand(len(labels), *numbers.shape[1:])
     maps = torch.stack([one[own + 1] for one, own in zip(wide, numbers, strict=True)])

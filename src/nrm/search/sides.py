@@ -39,11 +39,6 @@ class Side:
         return mine * weights.to(mine).view(-1, *(1,) * (mine.ndim - 2))
 
 
-def ordered(stops: Sequence[Stop]) -> tuple[Stop, ...]:
-    """The stops of a question from the output down."""
-    return tuple(sorted(stops, key=lambda s: s.site.order, reverse=True))
-
-
 def total_of(tables: Iterable[Tensor]) -> Tensor:
     """The sum of what all sides have to say."""
     first, *rest = tables
