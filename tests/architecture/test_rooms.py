@@ -132,6 +132,28 @@ def test_rooms_import_through_the_front_of_a_room() -> None:
     assert not complaints, "export it in the room's __init__:\n" + "\n".join(complaints)
 
 
+# Names of torch, Python and IPython that begin with an underscore and have no other.
+THEIRS = {
+    "_DropoutNd", "_NormBase", "_buffers", "_cdata", "_exit", "_getframe", "_global_forward_hooks_with_kwargs",
+    "_indices", "_ipython_key_completions_", "_modules", "_orig_mod", "_parameters", "_qualified_op_name", "_qualname",
+    "_replace", "_schema", "_use_count", "_version",
+}  # fmt: skip
+
+
+def test_nobody_touches_the_underscore_of_another() -> None:
+    complaints = []
+    for path in SOURCES:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        own = {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        uses = [n for n in nodes if isinstance(n, ast.Attribute) and n.attr.startswith("_") and n.attr[1:2] != "_"]
+        own |= {n.attr for n in uses if isinstance(n.value, ast.Name) and n.value.id in ("self", "cls")}
+        own |= {n.target.id for n in nodes if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+        for use in uses:
+            if use.attr not in own | THEIRS and not ast.unparse(use).startswith("torch."):
+                complaints.append(f"{path.relative_to(PACKAGE)}:{use.lineno} {ast.unparse(use)}")
+    assert not complaints, "a room's inside is its own:\n" + "\n".join(complaints)
+
+
 def test_imports_inside_functions_are_of_extras_only() -> None:
     complaints = []
     for path in SOURCES:
