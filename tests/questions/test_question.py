@@ -76,7 +76,7 @@ def test_every_kind_of_question_has_a_plan(R: nrm.Measure) -> None:
     D = R - nrm.measure(Net().double(), torch.rand(2, 4, 3, dtype=torch.float64), rules="lrp-0")
     D(R.input)
     assert D.plan.dividends(a, b).flops == pytest.approx(2 * kinds[0][0].flops)
-    assert {line.what.partition(":")[0] for line in D.plan.additive(a).lines} == {"first", "second"}
+    assert {line.what.partition(":")[0] for line in D.plan.additive(a, b).lines} == {"first", "second"}
 
 
 def test_the_condition_is_part_of_a_plan(R: nrm.Measure) -> None:

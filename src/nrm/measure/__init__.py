@@ -32,6 +32,7 @@ from nrm.measure.peaks import (
     peaks as peaks,
     scaled as scaled,
 )
+from nrm.measure.planning import Planner as Planner
 from nrm.measure.scores import (
     read_options as read_options,
     read_weight as read_weight,
