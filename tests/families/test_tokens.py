@@ -79,6 +79,59 @@ def test_tokens_have_the_names_of_words(family: str) -> None:
     assert flow.labels[0] in words
 
 
+WORDS = ["a", "dog", "was", "very", "hun", "gry", "."]
+
+
+@pytest.mark.parametrize("family", OTHER)
+def test_layers_with_a_position_for_each_token_have_their_names(family: str) -> None:
+    """Blocks, norms, perceptrons and what attention gives; what tokens lie on is never another axis of that size."""
+    R = nrm.measure(make(family), {"input_ids": ids()}, labels={"input": WORDS})
+    reached = R.inner.network.rules.reached
+    rows = [
+        n.name
+        for n in R.inner.tape.nodes
+        if reached[n.index] and n.sample == 0 and n.shape[1:2] == (7,) and n.value.ndim == 3
+    ]
+    assert len(rows) > 12
+    for name in rows:
+        assert [list(names) for names in R.table(R[name].positions).labels.values()] == [WORDS], name
+    inner = R[rows[len(rows) // 2]]
+    flow = R.flows(R.tokens, inner.positions, k=1, sign="abs")[0][0]
+    at = [WORDS.index(str(label)) for label in flow.labels]
+    assert R(R.tokens[at[0]], inner.position(at[1]))[0].item() == pytest.approx(flow.relevance)
+
+
+@pytest.mark.parametrize(
+    ("mix", "named"),
+    [
+        (lambda x: x + x.flip(1), True), (lambda x: x.transpose(1, 2).relu().transpose(1, 2), True),
+        (lambda x: (x.reshape(-1, 4) * 2).relu().reshape(x.shape), True),
+        (lambda x: torch.softmax(x @ x.mT, -1) @ x, True), (lambda x: x.mT @ x, False),
+        (lambda x: x.flip(1), False), (lambda x: x.roll(1, 1), False), (lambda x: x.cumsum(1), False),
+        (lambda x: x[:, [2, 0, 1, 3]], False), (lambda x: x.sort(1)[0], False), (lambda x: x.mT + x, False),
+        (lambda x: torch.cat([x[:, 1:], x[:, :1]], 1), False),
+    ],
+)  # fmt: skip
+def test_only_places_of_tokens_have_their_names(mix: Any, named: bool) -> None:
+    """Four tokens with four channels: the size of an axis says nothing. What was turned round has other names."""
+
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.last, self.head = nn.Embedding(9, 4), nn.Identity(), nn.Linear(4, 2)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            made: Tensor = self.head(self.last(mix(self.words(ids))).relu().mean(1))
+            return made
+
+    R = nrm.measure(
+        Turned().double(), torch.tensor([[3, 1, 4, 1], [5, 2, 6, 5]]), rules="lrp-0", bias="input",
+        labels={"input": ["one", "two", "three", "four"]},
+    )  # fmt: skip
+    found = R.table(R["last"]).labels
+    assert found == ({"last axis 0": ("one", "two", "three", "four")} if named else {})
+
+
 def test_types_of_tokens_are_joined() -> None:
     types = torch.tensor([[0, 0, 0, 1, 1, 1, 1]] * 2)
     R = nrm.measure(make("Bert"), {"input_ids": ids(), "token_type_ids": types, "attention_mask": torch.ones(2, 7)})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import nrm
@@ -212,3 +213,52 @@ def test_labels_that_were_not_matched_keep_the_data_sets_names(tmp_path: Path) -
     shown = view.examples([(0, 0)])
     assert shown is not None
     assert {hit["label"] for hit in shown["hits"]} <= {"4", "9"}
+
+
+class Written(nn.Module):
+    """A small language model: every position says something about the next token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.mix, self.head = nn.Embedding(9, 6), nn.Linear(6, 6), nn.Linear(6, 9)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.mix(self.words(input_ids).cumsum(1)).relu())
+
+
+def test_the_target_of_a_language_model_can_be_given_back() -> None:
+    """It has a row of two numbers for each sample, which were refused."""
+    model, ids = Written().eval(), torch.tensor([[1, 2, 3, 4], [4, 3, 2, 1], [5, 6, 7, 8]])
+    R = nrm.measure(model, ids, target=([0, 3, 2], [4, 5, 6]))
+    assert R.target.tolist() == [[0, 4], [3, 5], [2, 6]]
+    rows = R.target
+    for given in (rows, rows.numpy(), rows.tolist(), [tuple(row) for row in rows.tolist()]):
+        again = nrm.measure(model, ids, target=given)
+        assert torch.equal(again.target, rows)
+        assert torch.equal(again(again.input), R(R.input))
+    assert nrm.measure(model, ids[1:2], target=R.sample(1).target).target.tolist() == [[3, 5]]
+    assert torch.equal(nrm.measure(model, ids, target=R.prediction).target, R.prediction)
+    for bad, words in (
+        (rows[:2], "targets and samples do not match"), (rows[:, :1], "2 indices"), (rows.float(), "a class index"),
+        (rows + 4, "out of range"), ([[0, 4], [3], [2, 6]], "2 indices"),
+    ):  # fmt: skip
+        with pytest.raises(nrm.QuestionError, match=words):
+            nrm.measure(model, ids, target=bad)
+
+
+def test_a_number_that_is_not_whole_is_no_class() -> None:
+    """It was cut off, so that another class was explained."""
+    x = torch.rand(3, 1, 10, 10)
+    for target in ([1.5, 2, 0], torch.tensor([0.9, 1.0, 2.0]), [True, False, True], [[0, 1], [0, 2], [0, 0]]):
+        for job in (
+            lambda t: nrm.relmax(network(), x, A.channels, target=t),
+            lambda t: list(nrm.heatmaps(network(), x, target=t)),
+        ):
+            with pytest.raises(nrm.QuestionError, match="the target of a sample is a class"):
+                job(target)
+
+
+def test_the_script_of_a_report_repeats_a_target_that_is_a_set() -> None:
+    R = nrm.measure(network(), torch.rand(1, 1, 10, 10), target=nrm.output[:2])
+    script = nrm.report.View(R, layers=["1", "4"]).script.view()
+    assert f"target={nrm.output[:2]!r}, " in script

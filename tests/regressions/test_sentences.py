@@ -200,6 +200,22 @@ def test_a_condition_by_its_name_alone_is_told_how_to_be_asked() -> None:
 
 
 @pytest.mark.parametrize(
+    "ask",
+    [
+        lambda R: nrm.evaluate.contribution(R, "1"), lambda R: nrm.evaluate.remove(R, "1"),
+        lambda R: nrm.evaluate.occlusion(R, R.input, "1"), lambda R: nrm.evaluate.compare(R, R.input, "1"),
+        lambda R: nrm.evaluate.scores(R, "1", method="occlusion"), lambda R: nrm.plot.flows(R, R.input, "1"),
+        lambda R: nrm.stack("1", R.input), lambda R: nrm.coarsen(R, R.input, "1"), lambda R: nrm.visits("1"),
+        lambda R: nrm.query("net", net="1"), lambda R: R.lift(R.input, "1"), lambda R: R.table("1"),
+    ],
+)  # fmt: skip
+def test_functions_that_take_measures_say_so_too(ask: Any) -> None:
+    with pytest.raises(nrm.QuestionError) as caught:
+        ask(nrm.measure(layered(), torch.rand(1, 4)))
+    assert "R['1']" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
     ("word", "rule"),
     [("gamma", "nrm.Gamma(0.25)"), ("zplus", "nrm.ZPlus()"), ("z+", "nrm.ZPlus()"), ("ZPlus", "nrm.ZPlus()"),
      ("alpha-beta", "nrm.AlphaBeta(2, 1)"), ("epsilon", "nrm.Epsilon()"), ("lrp0", "nrm.LRP0()"),

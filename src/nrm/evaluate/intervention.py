@@ -26,6 +26,7 @@ from nrm.questions import (
     Stack,
     Stop,
     axes_of,
+    read_partitions,
     spans_steps,
     steps_of,
     stops_for,
@@ -121,11 +122,10 @@ def each(
 
     Walks along with :meth:`Measure.each`, which gives the relevances of the same blocks.
     """
-    if not isinstance(partition, Layer | Partition):
-        raise QuestionError(
-            "not a partition", where="nrm.evaluate.each", got=repr(partition)[:120], hint="a.channels"
-        )  # fmt: skip
-    whole = Partition(partition) if isinstance(partition, Layer) else partition
+    try:
+        (whole,) = read_partitions([partition])
+    except NrmError as error:
+        raise error.at("nrm.evaluate.each") from None
     shape = Blocks.of(R.resolve(whole.layer)[1], whole).shape
     places = [at[0] if len(at) == 1 else at for at in itertools.product(*map(range, shape))]
     axes = [n for stop in stops_for(arguments, R.resolve) for n in axes_of(stop)]

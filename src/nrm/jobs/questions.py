@@ -27,9 +27,10 @@ class Question:
         parts = given if isinstance(given, tuple) else (given,)
         for part in parts or (None,):
             if not isinstance(part, Part | Stack | Formula):
+                name = part if isinstance(part, str) else "conv"
                 raise QuestionError(
                     "not a question", got=repr(given)[:120], expected="layers, partitions or sets, or a tuple of them",
-                    hint="nrm.layer('conv').channels, or (a.channels, b.channels)",
+                    hint=f"nrm.layer({name!r}).channels, or (a.channels, b.channels)",
                 )  # fmt: skip
         return cls(parts)
 

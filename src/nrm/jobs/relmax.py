@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import os
 import signal
 import threading
@@ -161,10 +162,21 @@ def read_own_target(target: Any, dataset: Any) -> tuple[Any, Any]:
     many = isinstance(target, list | range) or (isinstance(target, Tensor) and target.ndim == 1)
     if not many and not (hasattr(target, "__array__") and getattr(target, "ndim", 0) == 1):
         return None, target
-    own = [int(one) for one in target]
+    own = [_class(one) for one in target]
     if is_map(dataset) and len(own) != len(dataset):
         raise QuestionError("targets and samples do not match", got=f"{len(own)} targets", expected=str(len(dataset)))
     return own, None
+
+
+def _class(one: Any) -> int:
+    """The class of one sample; a number that is not whole is no class, and is not rounded to one."""
+    try:
+        return operator.index(None if isinstance(one, bool) else one)
+    except TypeError:
+        raise QuestionError(
+            "the target of a sample is a class", got=repr(one)[:120], expected="one integer for each sample",
+            hint="target=(-1, TOKEN) explains one token of all texts",
+        ) from None  # fmt: skip
 
 
 def read_classes(inquiry: Inquiry, dataset: Any, class_names: Any) -> Any:

@@ -9,8 +9,7 @@ from typing import Any
 
 from nrm.errors import NrmError, QuestionError
 from nrm.measure.places import Places
-from nrm.measure.tokens import find_tokens
-from nrm.questions import Blocks, Frame, Layer, Set
+from nrm.questions import Blocks, Frame, Layer, Set, Site
 from nrm.search import Flows, Found, Walk
 
 Names = tuple[str, ...] | tuple[tuple[str, ...], ...]
@@ -73,29 +72,33 @@ def names_at(places: Places, labels: Mapping[str, Names], layer: Layer) -> tuple
     """The names of a layer, by whatever name it is known, and the axis of its shape that they are along.
 
     Where several axes have as many places as there are names, those of the output are classes along its channels, and
-    those of other layers are positions. Names of the input are those of ``R.tokens``, too.
+    those of other layers are positions. Names of the input are those of ``R.tokens`` too, and of every layer that has
+    one position for each token.
     """
     site, frame = places.resolve(layer)
     for known, names in labels.items():
         other, _ = places.resolve(Layer(known))
-        tokens = known == "input" and not site.port and site.node == _tokens(places)
-        if (other.node, other.port) == (site.node, site.port) or tokens:
-            own = bool(names) and isinstance(names[0], tuple)
-            count = max(map(len, names)) if own else len(names)
+        count = max(map(len, names)) if names and isinstance(names[0], tuple) else len(names)
+        if (other.node, other.port) == (site.node, site.port):
             fits = [axis for axis, size in enumerate(frame.layer_shape) if size == count]
             channel = frame.layer_channel
             if len(fits) > 1:
                 fits = [axis for axis in fits if (axis == channel) == (known == "output")] or fits
             return (names, fits[0]) if fits else None
+    if "input" in labels and not site.port:
+        return _of_tokens(places, labels["input"], site, frame)
     return None
 
 
-def _tokens(places: Places) -> int | None:
-    """The tensor that has the tokens with all their embeddings; None where the input is no text."""
-    try:
-        return find_tokens(places.network.tape, places.network.rules.reached).index
-    except QuestionError:
+def _of_tokens(places: Places, names: Names, site: Site, frame: Frame) -> tuple[Names, int] | None:
+    """The names of tokens and their axis, in a layer that has a position for each of them."""
+    node = places.network.tape.nodes[site.node]
+    axis = places.token_axes.get(site.node)
+    if axis is None or node.sample is None or axis == node.sample:
         return None
+    axis -= node.sample < axis
+    count = max(map(len, names)) if names and isinstance(names[0], tuple) else len(names)
+    return (names, axis) if frame.layer_shape[axis] == count else None
 
 
 def label_of(places: Places, labels: Mapping[str, Names], chosen: Set, sample: int) -> str | None:

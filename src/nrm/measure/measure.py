@@ -30,7 +30,7 @@ from nrm.measure.table import tabulate
 from nrm.measure.tokens import find_tokens
 from nrm.measure.weighing import read_additive
 from nrm.memory import fitting, memory_bound
-from nrm.questions import Argument, Base, Blocks, Formula, Frame, Layer, Partition, Question, Set, Site, refuse_text
+from nrm.questions import Argument, Base, Blocks, Formula, Frame, Layer, Partition, Question, Set, Site, read_partitions
 from nrm.rules import Between, coarse_tape, resolve
 from nrm.search import Flows, Found, Request, Walk, find_flows, find_walks
 from nrm.steps import Network
@@ -58,8 +58,8 @@ def measure(
 
     ``inputs`` is a tensor, a tuple (positional arguments), a mapping (keyword arguments) or whatever the model takes;
     ``output`` picks what is explained (a key, or a function of the model's output); ``target`` is a class (by number,
-    or by its name in ``labels={"output": [...]}``), one per sample, a tuple of indices, a set of outputs, ``"logits"``
-    or ``"softmax"``, or None for each sample's top class.
+    or by its name in ``labels={"output": [...]}``), one per sample, a tuple of indices (or a row of them per sample, as
+    ``R.target`` has), a set of outputs, ``"logits"`` or ``"softmax"``, or None for each sample's top class.
     Of a language model None is the top token at the last position that is not padding (as ``attention_mask`` says),
     and ``(-1, token)`` a token there.
     ``rules`` is a composite's name, a rule, a mapping, or a rule between chosen layers (``nrm.Gradient()``); ``bias``
@@ -180,10 +180,7 @@ class Measure:
         1.channels[:2][0] (1, 4)
         1.channels[:2][1] (1, 4)
         """
-        refuse_text(partition)
-        if not isinstance(partition, Layer | Partition):
-            raise QuestionError("not a partition", got=repr(partition)[:120], expected="a partition such as a.channels")
-        whole = Partition(partition) if isinstance(partition, Layer) else partition
+        (whole,) = read_partitions([partition])
         shape = Blocks.of(self.resolve(whole.layer)[1], whole).shape
         places = list(itertools.product(*map(range, shape)))
         if not places:
@@ -479,7 +476,10 @@ class Measure:
 
     @property
     def target(self) -> Tensor | str:
-        """The explained output of each sample in the same form, or how relevance is spread over the outputs."""
+        """The explained output of each sample in the same form, or how relevance is spread over the outputs.
+
+        Such indices are a target, too: ``nrm.measure(..., target=R.target)`` explains the same outputs again.
+        """
         if self.inner.target.index is None:
             return str(self.inner.target.spread)
         return self.inner.mine(self.inner.target.coordinates(self.inner.target.index)).clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 from dataclasses import replace
 
 import torch
@@ -12,6 +13,7 @@ from nrm.capture import Combine, Linear, Node, Pointwise, Source, Tape, unknown_
 from nrm.errors import QuestionError
 from nrm.measure.edges import EdgeStep, find_edge_steps, number_edges
 from nrm.measure.layers import Cut
+from nrm.measure.tokens import find_tokens, follow_tokens
 from nrm.questions import EDGES, SKIP, Base, Frame, Kept, Layer, Site, drain_name, frame_at
 from nrm.steps import Network
 
@@ -41,6 +43,14 @@ class Places:
     @property
     def _base(self) -> Base:
         return self._kept.base
+
+    @functools.cached_property
+    def token_axes(self) -> dict[int, int]:
+        """The axis of tokens in every tensor that has a position for each of them; none where the input is no text."""
+        try:
+            return follow_tokens(self._tape, find_tokens(self._tape, self.network.rules.reached))
+        except QuestionError:
+            return {}
 
     # ---- names -----------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ class Target:
     start: Tensor
     index: Tensor | None
     value: Tensor
-    spread: str | None
+    spread: str | Set | None
     prediction: Tensor
     allowed: Tensor
 
@@ -65,7 +65,7 @@ def read_target(target: Any, output: Tensor, frame: Frame, ends: Tensor | None =
         allowed = weights != 0
         value = flat.gather(1, index[:, None])[:, 0]
     start = frame.from_samples((weights / _positive(weights)).reshape(1, batch, *shape))
-    spread = None if index is not None else str(target)
+    spread = None if index is not None else target
     return Target(start, index, value, spread, prediction, allowed.reshape(batch, *shape))
 
 
@@ -128,7 +128,7 @@ def _index(target: Any, batch: int, shape: tuple[int, ...], device: torch.device
             "the output has one number per sample, so there is nothing to choose", got=f"target={target!r}",
             hint="target=None",
         )  # fmt: skip
-    indices = target if isinstance(target, tuple) else (target,)
+    indices = target if isinstance(target, tuple) else _by_axis(target, batch, len(shape))
     if len(indices) != len(shape):
         raise QuestionError(
             f"the target does not fit an output of {len(shape)} {'axes' if len(shape) > 1 else 'axis'} per sample",
@@ -144,6 +144,18 @@ def _index(target: Any, batch: int, shape: tuple[int, ...], device: torch.device
             at = _from_the_end(at, torch.as_tensor(i, device=device).expand(batch), n, ends)
         flat = flat * n + at
     return flat
+
+
+def _by_axis(target: Any, batch: int, axes: int) -> tuple[Any, ...]:
+    """A target that is no tuple, by axis: one index per sample, or rows with an index for every axis (``R.target``)."""
+    rows = target.tolist() if hasattr(target, "tolist") else target
+    if axes < 2 or not isinstance(rows, list) or not all(isinstance(r, list | tuple) and len(r) == axes for r in rows):
+        return (target,)
+    if len(rows) != batch:
+        raise QuestionError(
+            "targets and samples do not match", got=f"{len(rows)} rows", expected=f"{batch} of them, one per sample"
+        )
+    return tuple(list(indices) for indices in zip(*rows, strict=True))
 
 
 def _from_the_end(at: Tensor, given: Tensor, size: int, ends: Tensor) -> Tensor:

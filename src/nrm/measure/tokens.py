@@ -1,11 +1,16 @@
-"""Tokens: where everything that a model adds up for one token has become one tensor."""
+"""Tokens: where everything that a model adds up for one token has become one tensor, and where they go from there."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from nrm.capture import Combine, Node, Source, Tape
+from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Select, Source, Tape, through
 from nrm.errors import QuestionError
+from nrm.operators import Centering, Dense, Expand, LinearMap, Masking, Matmul, Permute, Place, Reduce, Reshape, Slice
+
+Line = tuple[int, int]
+"""The axis along which tokens lie, and how many rows of tokens lie on it one after the other."""
 
 
 def find_tokens(tape: Tape, reached: Sequence[bool]) -> Node:
@@ -55,3 +60,82 @@ def _is_embedding(tape: Tape, node: Node) -> bool:
         return node.op.kind != "input"
     added = isinstance(node.op, Combine) and node.op.kind in ("add", "scale", "move")
     return added and all(_is_embedding(tape, tape.nodes[i]) for i in node.inputs)
+
+
+# ---- where tokens go -------------------------------------------------------------------------------------------------
+
+
+def follow_tokens(tape: Tape, begin: Node) -> dict[int, int]:
+    """The axis of tokens in every tensor that has one position for each of them, in their order.
+
+    They are followed from the tensor ``begin`` on through steps that work position by position, movements and
+    attention, whose results lie at the queries. What turns tokens round, joins them or picks some ends the line.
+    """
+    axis = next(a for a in range(begin.value.ndim) if a not in (begin.sample, begin.channel))
+    count, lines = begin.shape[axis], dict.fromkeys(_summed(tape, begin), (axis, 1))
+    for node in tape.nodes[begin.index + 1 :]:
+        found = {line for line in _lines(node, lines, count) if line is not None}
+        if len(found) == 1:
+            lines[node.index] = found.pop()
+    return {i: axis for i, (axis, rows) in lines.items() if rows == 1}
+
+
+def _summed(tape: Tape, node: Node) -> list[int]:
+    """A sum of embeddings, and all tensors of its shape that it is made of, token by token."""
+    op, found = node.op, [node.index]
+    if isinstance(op, Combine) and op.kind in ("add", "scale"):
+        for i, term in zip(node.inputs, op.terms, strict=True):
+            if term.move is None and tape.nodes[i].shape == node.shape:
+                found += _summed(tape, tape.nodes[i])
+    return found
+
+
+def _lines(node: Node, lines: dict[int, Line], count: int) -> list[Line | None]:
+    """Where tokens lie in a tensor by each of the tensors that it reads."""
+    op, below = node.op, [lines.get(i) for i in node.inputs]
+    if isinstance(op, Combine) and op.kind == "matmul":
+        return below[:1] if below[0] is not None else below
+    if isinstance(op, Combine):
+        moves: Sequence[LinearMap | None] = [term.move for term in op.terms]
+    elif isinstance(op, Multiply):
+        moves = op.moves
+    elif isinstance(op, Select):
+        return [_moved(op.reduce, line, count) if isinstance(op.reduce, Reduce) else None for line in below]
+    elif isinstance(op, Linear):
+        return [_mapped(op.map, line) for line in below]
+    elif isinstance(op, Pointwise) or (isinstance(op, OwnOp) and op.entrywise):
+        return below
+    else:
+        return []
+    return [_moved(move, line, count) for move, line in zip(moves, below, strict=True)]
+
+
+def _mapped(map: LinearMap, line: Line | None) -> Line | None:
+    """Where tokens lie behind weights: those that mix channels leave them where they are."""
+    if line is None or isinstance(map, Centering):
+        return line
+    last = line[0] == len(map.inside) - 1
+    if isinstance(map, Dense):
+        return None if last else line
+    if isinstance(map, Matmul):
+        contracted = line[0] == len(map.inside) - 2 if map.left else last
+        return None if contracted else (line[0] + len(map.outside) - len(map.inside), line[1])
+    return None
+
+
+def _moved(move: LinearMap | None, line: Line | None, count: int) -> Line | None:
+    """Where tokens lie behind a movement that keeps all of them in their order."""
+    if line is None or move is None:
+        return line
+    axis, rows = line
+    if isinstance(move, Reshape):
+        before = math.prod(move.inside[:axis]) * rows
+        for d, size in enumerate(move.outside):
+            above = math.prod(move.outside[:d])
+            if size > 1 and above * size == before * count and above and before % above == 0:
+                return d, before // above
+        return None
+    if not isinstance(move, Permute | Expand | Slice | Place | Reduce | Masking):
+        return None
+    there = through(move, axis)
+    return None if there is None or move.outside[there] != rows * count else (there, rows)

@@ -12,7 +12,7 @@ import numpy as np
 from nrm.errors import QuestionError
 from nrm.plot.heat import NOTED_REST
 from nrm.plot.pictures import Array
-from nrm.questions import Blocks, Layer, Partition, in_forward_order
+from nrm.questions import Blocks, Partition, in_forward_order, read_partitions
 
 if TYPE_CHECKING:
     from nrm.measure import Measure
@@ -80,9 +80,7 @@ def read_flows(
     R: Measure, partitions: Sequence[Any], choice: Choice, names: Sequence[Any] | None, columns: Sequence[str] | None
 ) -> Flows:
     """Ask a measure of one sample for its tables, and turn them into columns from input to output."""
-    for p in partitions:
-        if not isinstance(p, Layer | Partition):
-            raise QuestionError("not a partition", got=repr(p)[:120], expected="partitions such as a.channels")
+    asked = read_partitions(partitions)
     if len(partitions) < 2:
         raise QuestionError(
             "a flow needs two layers", got=str(len(partitions)), expected="the partitions of two or more layers"
@@ -92,7 +90,6 @@ def read_flows(
             raise QuestionError(
                 f"{word} does not fit the partitions", got=f"{len(given)} entries", expected=str(len(partitions))
             )
-    asked = [Partition(p) if isinstance(p, Layer) else p for p in partitions]
     order = in_forward_order(asked, R.resolve)
     asked = [asked[i] for i in order]
     blocks = [Blocks.of(R.resolve(p.layer)[1], p) for p in asked]

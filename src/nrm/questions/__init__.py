@@ -55,6 +55,15 @@ from nrm.questions.sweep import (
 )
 from nrm.questions.track import Labels as Labels, Track as Track
 from nrm.questions.tracked import Tracked as Tracked
-from nrm.questions.values import EDGES as EDGES, SKIP as SKIP, Layer, Partition, Set, Stack, stack
+from nrm.questions.values import (
+    EDGES as EDGES,
+    SKIP as SKIP,
+    Layer,
+    Partition,
+    Set,
+    Stack,
+    read_partitions as read_partitions,
+    stack,
+)
 
 __all__ = ["Formula", "Layer", "Partition", "Set", "Stack", "query", "stack", "visits"]

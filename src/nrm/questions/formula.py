@@ -146,6 +146,8 @@ def visits(*sets: Set) -> Formula:
                 hint = "a.channel(3) or a.channels[3] is one block of it"
             elif isinstance(chosen, Formula):
                 hint = "a formula is an event already: combine it with & | ~"
+            elif isinstance(chosen, str):
+                hint = f"R[{chosen[:80]!r}].channel(3), nrm.layer({chosen[:80]!r}).all"
             elif not isinstance(chosen, Layer):
                 hint = "a.channel(3), a[...], a.where(mask)"
             raise QuestionError("walks visit sets", got=repr(chosen)[:120], expected="sets of neurons", hint=hint)

@@ -83,9 +83,10 @@ def _read(name: str, value: Any) -> Formula:
         return named(value, shown)
     sets = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     if not sets or not all(isinstance(s, Set) for s in sets):
+        layer = f"R[{value[:80]!r}]" if isinstance(value, str) else "a"
         raise QuestionError(
             f"{name!r} is no set", got=repr(value)[:120], expected="a set, a list of sets, or a formula",
-            hint=f"{name}=a.channel(3)" if name.isidentifier() else None,
+            hint=f"{name}={layer}.channel(3)" if name.isidentifier() else None,
         )  # fmt: skip
     return named(visits(*sets), shown)
 

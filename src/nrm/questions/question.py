@@ -16,7 +16,7 @@ from nrm.questions.frame import Frame
 from nrm.questions.reading import Fixed
 from nrm.questions.steps import spans_steps
 from nrm.questions.sweep import Site
-from nrm.questions.values import Layer, Partition, Set, Stack
+from nrm.questions.values import Layer, Partition, Set, Stack, not_asked
 
 Argument = Layer | Set | Partition | Stack | Formula
 
@@ -210,11 +210,7 @@ def needs_track(argument: Any) -> bool:
 def refuse_text(argument: object) -> None:
     """A layer is asked about by what ``R[...]`` gives for its name, not by the name."""
     if isinstance(argument, str):
-        raise QuestionError(
-            "not something that can be asked about", got=f"str: {argument!r}"[:120],
-            expected="a layer R['name'], a set (.channel(3), [...]), a partition (.channels), or a formula",
-            hint=f"R[{argument[:80]!r}] is the layer of that name; nrm.query(text, name=set) reads a formula",
-        )  # fmt: skip
+        raise not_asked(argument)
 
 
 def _read(argument: Argument) -> Argument:

@@ -13,7 +13,7 @@ from torch import Tensor
 from nrm.errors import QuestionError
 from nrm.questions.frame import Blocks, Frame
 from nrm.questions.sweep import Site
-from nrm.questions.values import Layer, Partition, Set
+from nrm.questions.values import Layer, Partition, Set, not_asked
 from nrm.steps import Network, Pairing, outer
 
 
@@ -145,11 +145,7 @@ def stops_for(arguments: Sequence[Any], resolve: Callable[[Layer], tuple[Site, F
         elif isinstance(argument, Set):
             layer, partition, chosen = argument.layer, None, argument
         else:
-            raise QuestionError(
-                "not something that can be asked about", got=f"{type(argument).__name__}: {argument!r}"[:120],
-                expected="a layer R['name'], a set (.channel(3), [...]), a partition (.channels), or a formula",
-                hint="nrm.query(text, name=set) reads a formula" if isinstance(argument, str) else None,
-            )  # fmt: skip
+            raise not_asked(argument)
         site, frame = resolve(layer)
         stop = stops.setdefault(site, Stop(site, frame))
         if chosen is not None:

@@ -351,12 +351,35 @@ def stack(*partitions: Partition | Layer) -> Stack:
     >>> print(stack(a.channels, b.channels[:3]))
     stack(a.channels, b.channels[:3])
     """
-    for p in partitions:
-        if not isinstance(p, Layer | Partition):
-            raise QuestionError("not a partition", got=repr(p)[:120], expected="partitions such as a.channels")
     if not partitions:
         raise QuestionError("nothing to stack", hint="nrm.stack(a.channels, b.channels)")
-    return Stack(tuple(Partition(p) if isinstance(p, Layer) else p for p in partitions))
+    return Stack(tuple(read_partitions(partitions)))
+
+
+def read_partitions(given: Sequence[object]) -> list[Partition]:
+    """Partitions of layers, checked; a layer stands for all its neurons.
+
+    >>> read_partitions([Layer("a"), Layer("b").channels])
+    [nrm.layer('a').neurons, nrm.layer('b').channels]
+    """
+    for one in given:
+        if not isinstance(one, Layer | Partition):
+            raise QuestionError(
+                "not a partition", got=repr(one)[:120], expected="partitions such as a.channels",
+                hint=f"R[{one[:80]!r}].channels" if isinstance(one, str) else None,
+            )  # fmt: skip
+    return [Partition(one) if isinstance(one, Layer) else one for one in given if isinstance(one, Layer | Partition)]
+
+
+def not_asked(argument: object) -> QuestionError:
+    """The refusal of something that is no argument of a question, such as the name of a layer instead of the layer."""
+    hint = None
+    if isinstance(argument, str):
+        hint = f"R[{argument[:80]!r}] is the layer of that name; nrm.query(text, name=set) reads a formula"
+    return QuestionError(
+        "not something that can be asked about", got=f"{type(argument).__name__}: {argument!r}"[:120],
+        expected="a layer R['name'], a set (.channel(3), [...]), a partition (.channels), or a formula", hint=hint,
+    )  # fmt: skip
 
 
 # ---- showing ---------------------------------------------------------------------------------------------------------

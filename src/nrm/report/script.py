@@ -96,7 +96,7 @@ class Script:
 
 def _target(R: Measure) -> str:
     if isinstance(R.target, str):
-        return repr(R.target)
+        return repr(R.inner.target.spread)  # a word, or a set of outputs as it is written in Python
     index = R.target[0].tolist() if R.inner.target.shape else None
     return repr(tuple(index) if isinstance(index, list) else index)
 

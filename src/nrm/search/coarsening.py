@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
-from nrm.questions import Asked, Blocks, Layer, Partition, in_forward_order
+from nrm.questions import Asked, Blocks, Layer, Partition, in_forward_order, read_partitions
 from nrm.search.found import read_count
 from nrm.search.grouping import blocks_of, grouped_by, ranked
 from nrm.tables import Records, html_table
@@ -181,18 +181,14 @@ def _share_kept(table: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _read(partitions: Sequence[Any]) -> list[Partition]:
-    for p in partitions:
-        if not isinstance(p, Layer | Partition):
-            raise QuestionError(
-                "not a partition", got=repr(p)[:120], expected="partitions of layers, such as a.channels"
-            )
-    if len(partitions) < 2:
+    found = read_partitions(partitions)
+    if len(found) < 2:
         raise QuestionError(
             "pairs need two layers", got=f"{len(partitions)} partition{'s' * (len(partitions) != 1)}",
             expected="the partitions of two or more layers",
             hint="nrm.coarsen(R, a.channels, b.channels); nrm.cluster groups one layer by its activations",
         )  # fmt: skip
-    return [Partition(p) if isinstance(p, Layer) else p for p in partitions]
+    return found
 
 
 def _table(R: Asked, asked: list[Partition], blocks: list[Blocks], low: int, high: int) -> Tensor:
