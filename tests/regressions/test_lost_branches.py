@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import nrm
 from capture.replay import numbers
@@ -242,3 +243,112 @@ def test_what_could_not_be_measured_is_said() -> None:
 
     R = nrm.measure(Branches(otherwise), X)
     assert "could not be measured" in R.check(strict=False).verdict
+
+
+# ---- numbers that come back inside a constant ---------------------------------------------------------------------
+
+
+class Added(nn.Module):
+    """What a function adds to the first layer, beside parameters and buffers that it may take or write."""
+
+    def __init__(self, way: Callable[[Added, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.first, self.head, self.way = nn.Linear(4, 3), nn.Linear(3, 2), way
+        self.weight, self.own = nn.Parameter(torch.rand(3, 3)), nn.Parameter(torch.rand(3))
+        self.register_buffer("kept", torch.zeros(3))
+        self.array = self.kept.numpy()
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.head(self.way(self, self.first(x).relu() + 0.1))
+        return made
+
+
+def of_numbers(z: Tensor) -> Tensor:
+    return torch.tensor(z.sum(0).tolist())
+
+
+def through_the_memory(m: Added, z: Tensor) -> Tensor:
+    m.array[0] = z.sum().item()
+    return z + m.kept
+
+
+def through_an_array(m: Added, z: Tensor) -> Tensor:
+    m.kept.numpy()[0] = z.sum().item()
+    return z + m.kept
+
+
+def by_an_assignment(m: Added, z: Tensor) -> Tensor:
+    m.kept[0] = z.sum().item()
+    return z + m.kept
+
+
+def by_filling(m: Added, z: Tensor) -> Tensor:
+    m.kept.fill_(float(z.sum()))
+    return z + m.kept
+
+
+def a_bias_in_a_buffer(m: Added, z: Tensor) -> Tensor:
+    m.array[:] = z.sum(0).tolist()
+    return F.linear(z, m.weight, m.kept)
+
+
+BIASES: dict[str, Callable[[Added, Tensor], Tensor]] = {
+    "linear": lambda m, z: F.linear(z, m.weight, of_numbers(z)),
+    "one number": lambda m, z: F.linear(z, m.weight, torch.full((3,), z.sum().item())),
+    "addmm": lambda m, z: torch.addmm(of_numbers(z), z, m.weight, beta=0.5),
+    "convolution": lambda m, z: F.conv1d(z[:, :, None], m.weight[:, :, None], of_numbers(z))[:, :, 0],
+    "norm": lambda m, z: F.layer_norm(z, (3,), m.own, of_numbers(z)),
+    "batch norm": lambda m, z: F.batch_norm(z, torch.zeros(3), torch.ones(3), None, of_numbers(z)),
+    "memory of a buffer": through_the_memory,
+    "array of a buffer": through_an_array,
+    "assignment to a buffer": by_an_assignment,
+    "filled buffer": by_filling,
+    "bias in a buffer": a_bias_in_a_buffer,
+}
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+@pytest.mark.parametrize("way", BIASES.values(), ids=BIASES)
+def test_numbers_inside_a_bias_or_a_buffer_are_a_leak(
+    way: Callable[[Added, Tensor], Tensor], dtype: torch.dtype | None
+) -> None:
+    """They passed for parameters, and the verdict was that the numbers can be trusted."""
+    model = Added(way).eval()
+    R = nrm.measure(model, X, target=0, rules="lrp-0", bias="input", dtype=dtype)
+    check = R.check(strict=False)
+    assert len(check.constants) == 1
+    assert sum(check.mass) == pytest.approx(1, abs=1e-4)
+    (name,) = check.constants
+    constant = R._tape.find(name)
+    assert constant.op.made
+    weights = model.head.weight.detach()[0].to(constant.value)  # what was added, by the layer above it: no ReLU between
+    made = constant.value.flatten(1) * weights / R.value[:, None]
+    assert check.constants[name][0] == pytest.approx(float(made.abs().sum()), rel=1e-4)
+    assert "constants made from the input" in check.verdict
+    assert not bool(model.kept.any())  # what the pass wrote is taken back
+
+
+def test_a_bias_beside_a_weight_that_was_made_is_no_leak() -> None:
+    def scaled(m: Added, z: Tensor) -> Tensor:
+        return F.linear(z, torch.tensor([z[0].tolist()] * 3), m.own)
+
+    assert nrm.measure(Added(scaled).eval(), X, rules="lrp-0", bias="input").check(strict=False).constants == {}
+
+
+def test_arrays_in_a_buffer_are_refused() -> None:
+    def copied(m: Added, z: Tensor) -> Tensor:
+        m.kept.numpy()[...] = z.detach().numpy().mean(0)
+        return z + m.kept
+
+    for dtype in (None, torch.float64):
+        with pytest.raises(nrm.CaptureError, match="made from the input outside torch"):
+            nrm.measure(Added(copied).eval(), X, dtype=dtype)
+
+
+def test_buffers_that_nobody_writes_are_left_alone() -> None:
+    model = Added(lambda m, z: z + m.kept * z.sum().item()).eval()
+    before = model.kept._version
+    R = nrm.measure(model, X)
+    assert R.check(strict=False).constants == {}
+    assert model.kept._version == before

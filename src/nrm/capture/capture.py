@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -52,7 +52,7 @@ def capture(
     batch = _count_samples(given, owners, batch_dim, graphs)
     exact = precisions == {dtype}
 
-    def run(change: float = 0.0, made: frozenset[int] = frozenset()) -> _Pass:
+    def run(change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None) -> _Pass:
         """One recorded pass, on inputs that may be changed."""
         recorder = Recorder(
             anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact, graphs=graphs,

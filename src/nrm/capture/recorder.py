@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,7 +56,7 @@ class Recorder(TorchFunctionMode):
     def __init__(
         self, anatomy: Anatomy, dtype: torch.dtype, vocabulary: dict[str, Callable[..., Any]],
         composed: dict[str, Callable[..., Any]], *, samples: int, batch_dim: int | None, exact: bool,
-        graphs: Graphs | None = None, change: float = 0.0, made: frozenset[int] = frozenset(),
+        graphs: Graphs | None = None, change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.nodes: list[Node] = []
@@ -74,6 +74,7 @@ class Recorder(TorchFunctionMode):
         self.precision = Precision(dtype, self.origin)
         self.twins = sparse.Twins()
         self.memory = writes.Memory([tensor for _, tensor in anatomy.tensors])
+        self._buffers = [tensor for _, tensor in anatomy.buffers]
         self._exact = exact
         self._vocabulary = vocabulary
         self.composed = composed
@@ -86,7 +87,7 @@ class Recorder(TorchFunctionMode):
         self._integers = Integers(samples)
         self.derived: dict[int, tuple[Tensor, Recall]] = {}
         self._settled: set[int] = set()
-        self.constants = repeat.Constants(anatomy.attributes, change, made)
+        self.constants = repeat.Constants(anatomy.attributes, change, made or {})
         self.origin.update((id(tensor), (tensor, name)) for name, tensor in anatomy.tensors)
 
     # ---- what the vocabulary may ask -------------------------------------------------------------------------
@@ -124,7 +125,7 @@ class Recorder(TorchFunctionMode):
         """A constant used as an activation: a new source, named after its parameter where it has one."""
         origin = self.origin.get(id(tensor))
         name = origin[1] if origin else f"{self.path}/{label}.constant"
-        made = self.constants.are_made or self.is_derived(tensor)
+        made = bool(self.constants.made_now) or self.is_derived(tensor)
         return self.source(Source("constant", made), tensor.to(self.precision.dtype), label, sample, channel, name)
 
     def constant_like(self, node: Node, tensor: Tensor, label: str) -> int:
@@ -148,7 +149,7 @@ class Recorder(TorchFunctionMode):
 
     def add(self, op: Op, inputs: list[int], value: Tensor, function: str) -> int:
         """A new node, made by an op from other nodes."""
-        if self.constants.are_made:
+        if self.constants.made_now:
             op, inputs = repeat.unbiased(self, op, inputs, value, function)
         node = Node(len(self.nodes), op, tuple(inputs), value.detach(), module=self.path, function=function)
         parents = [self.nodes[i] for i in inputs]
@@ -289,7 +290,7 @@ class Recorder(TorchFunctionMode):
         self._refuse_vmap(present)
         if not self.modules.opaque and sparse.concerns(self, name, present):
             return sparse.run(self, func, name, args, kwargs)
-        self.constants.are_made = False
+        self.constants.made_now = []
         met = [] if self.modules.opaque else [unseen.meets(self, t) for t in present]
         recorded = any(met)
         if recorded:
@@ -368,8 +369,8 @@ class Recorder(TorchFunctionMode):
             return self._run(func, name, args, kwargs, present)
         for target in targets:
             self.memory.protect(target)
-        if targets or name in CASTS or name.startswith(("get:", "set:")):
-            result = func(*args, **kwargs)
+        if targets or name in CASTS or name in HANDS_OUT or name.startswith(("get:", "set:")):
+            result = func(*args, **kwargs)  # the model's own memory, not a copy in another precision
         else:
             result = func(*self.precision.raised(args), **self.precision.raised(kwargs))
         if name in BLANK:
@@ -401,14 +402,21 @@ class Recorder(TorchFunctionMode):
     def _read(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name in HANDS_OUT:
             unseen.expose(self, args[0], name)
-            self.constants.reads.append(f"{name} at {self.place()}")
+            self._leaves_torch(name)
         if name in READS and args and self.tracked(args[0]):
             self.notes.append(f"{self.path or 'model'}: {name} read a value; what follows is held constant")
             if name not in DECIDES and name not in HANDS_OUT:
-                self.constants.reads.append(f"{name} at {self.place()}")
+                self._leaves_torch(name)
         result = func(*args, **kwargs)
         self.constants.know(result)
         return result.zero_() if name in BLANK else result
+
+    def _leaves_torch(self, name: str) -> None:
+        """Notes that values are handed to Python, from where they may be written anywhere: into buffers, too."""
+        if not self.constants.reads:
+            for buffer in self._buffers:
+                self.memory.protect(buffer)
+        self.constants.reads.append(f"{name} at {self.place()}")
 
     def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A change of precision or device: precision is the measure's own choice."""

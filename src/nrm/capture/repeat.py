@@ -7,7 +7,7 @@ origin, it is repeated on changed inputs, and what enters its calls is compared,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from nrm.capture import unseen
 from nrm.capture.arguments import tensors_in
 from nrm.capture.names import FROM_DATA
-from nrm.capture.ops import Combine, Op, Term
+from nrm.capture.ops import Combine, Linear, Op, Term
 from nrm.errors import CaptureError, NrmError
 
 if TYPE_CHECKING:
@@ -33,23 +33,25 @@ class Entered(NamedTuple):
     path: str
     name: str
     values: tuple[Any, ...]
+    contents: tuple[Any, ...] = ()
+    """What identifies the content that tensors had, where values had left torch before and may have been written."""
 
 
 class Constants:
     """What is known of the constants of a pass: what calls are given, and what nobody saw being made.
 
     ``reads`` are the calls that handed values to Python. ``strangers`` are tensors whose making torch does not report,
-    and what is made of them. ``are_made`` says that the present call is given a constant made from the input.
+    and what is made of them. ``made_now`` are the constants made from the input that the present call is given.
     ``widened`` are tensors that stand for others which depend on the input.
     """
 
-    def __init__(self, own: list[Tensor], change: float, made: frozenset[int]) -> None:
+    def __init__(self, own: list[Tensor], change: float, made: Mapping[int, Sequence[int]]) -> None:
         self.reads: list[str] = []
         self.doubts: list[str] = []
         self.entered: list[Entered] = []
         self.strangers: dict[int, Tensor] = {}
         self.widened: dict[int, Tensor] = {}
-        self.are_made = False
+        self.made_now: list[Any] = []
         self._change, self._made = change, made
         self._known: dict[int, tuple[Tensor, int]] = {}
         self.know(own)
@@ -64,8 +66,10 @@ class Constants:
         """Notes the constants that a recorded call is given."""
         numbers = [a for a in (*args, *kwargs.values()) if type(a) in (float, int)]
         tensors = [t for t in present if t.is_floating_point() and id(t) not in r.live]
-        self.are_made = len(self.entered) in self._made
-        self.entered.append(Entered(r.path, name, (*numbers, *tensors)))
+        values = (*numbers, *tensors)
+        self.made_now = [values[position] for position in self._made.get(len(self.entered), ())]
+        contents = tuple(map(_content, values)) if self.reads else ()
+        self.entered.append(Entered(r.path, name, values, contents))
         self.strangers.update((id(t), t) for t in tensors if self._is_strange(r, t))
 
     def produce(self, r: Recorder, name: str, args: tuple[Any, ...], present: list[Tensor], result: Any) -> None:
@@ -95,7 +99,11 @@ class Constants:
 
 
 def unbiased(r: Recorder, op: Op, inputs: list[int], value: Tensor, function: str) -> tuple[Op, list[int]]:
-    """An op that adds a number made from the input, with an input in the middle in place of the bias."""
+    """An op that adds numbers made from the input, with an input in the middle in place of the bias."""
+    if isinstance(op, Linear) and op.bias is not None and _is_among(op.bias, r.constants.made_now):
+        shift: Any = op.bias
+        below = r.add(replace(op, bias=None), inputs, value - op.bias, function)
+        op, inputs = Combine((Term(),), shift=shift, joins=True, kind="add"), [below]
     if not isinstance(op, Combine) or op.shift is None:
         return op, inputs
     wide = torch.as_tensor(op.shift, dtype=value.dtype, device=value.device).expand(value.shape).clone()
@@ -105,14 +113,23 @@ def unbiased(r: Recorder, op: Op, inputs: list[int], value: Tensor, function: st
     return replace(op, terms=(*op.terms, Term()), shift=None), [*inputs, index]
 
 
-def find_made(first: Recorder, again: Callable[[float], Recorder]) -> frozenset[int]:
-    """The calls of a pass that are given a constant made from the input; ``again`` repeats it on changed inputs.
+def _is_among(bias: Tensor, made: list[Any]) -> bool:
+    """Whether a bias is one of the constants made from the input, or a multiple, and not a parameter beside them."""
+    flat = bias.flatten()
+    for given in (t.flatten().to(flat) for t in made if isinstance(t, Tensor) and t.numel() == bias.numel()):
+        if torch.allclose(flat * given.abs().max(), given * flat.abs().max()):  # ``addmm`` has a factor for it
+            return True
+    return False
+
+
+def find_made(first: Recorder, again: Callable[[float], Recorder]) -> dict[int, list[int]]:
+    """The calls of a pass that are given constants made from the input, and which; ``again`` repeats it on other ones.
 
     Numbers may be: their mass is reported. Tensors are refused.
     """
     known = first.constants
     if not known.reads and not known.strangers:
-        return frozenset()
+        return {}
     varying = None
     for change in CHANGES:
         try:
@@ -123,27 +140,40 @@ def find_made(first: Recorder, again: Callable[[float], Recorder]) -> frozenset[
             break
     if varying is None:
         known.doubts.append(_doubt(known))
-        return frozenset()
-    for k, value in varying:
+        return {}
+    made: dict[int, list[int]] = {}
+    for k, position in varying:
+        value = known.entered[k].values[position]
         if isinstance(value, Tensor) and (value.numel() > 1 or id(value) in known.strangers):
             _refuse(first, known.entered[k], value)
-    return frozenset(k for k, _ in varying)
+        made.setdefault(k, []).append(position)
+    return made
 
 
-def _compare(one: Recorder, other: Recorder) -> list[tuple[int, Any]] | None:
-    """The calls with constants that differ between two passes, and those; None if the passes did other things."""
+def _compare(one: Recorder, other: Recorder) -> list[tuple[int, int]] | None:
+    """The calls with constants that differ between two passes, and which; None if the passes did other things."""
     mine, theirs = one.constants.entered, other.constants.entered
     if len(mine) != len(theirs):
         return None
-    found: list[tuple[int, Any]] = []
+    found: list[tuple[int, int]] = []
     for k, (a, b) in enumerate(zip(mine, theirs, strict=True)):
         if a[:2] != b[:2] or list(map(_form, a.values)) != list(map(_form, b.values)):
             return None
-        for x, y in zip(a.values, b.values, strict=True):
+        for position, (x, y) in enumerate(zip(a.values, b.values, strict=True)):
             followed = id(x) in one.derived or id(x) in one.live  # since it was written
-            if not followed and not _same(x, y):
-                found.append((k, x))
+            written = x is y and bool(a.contents and b.contents) and a.contents[position] != b.contents[position]
+            if not followed and (written or not _same(x, y)):
+                found.append((k, position))
     return found
+
+
+def _content(value: Any) -> Any:
+    """Sums of the bits of a tensor, which are others after a write, however it was made; no copy is kept."""
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return None
+    size = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.element_size()]
+    bits = value.detach().contiguous().flatten().view(size)
+    return tuple(int(bits[::step].sum(dtype=torch.int64)) for step in (1, 3, 7))
 
 
 def _form(value: Any) -> Any:

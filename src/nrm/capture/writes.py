@@ -90,8 +90,10 @@ class Memory:
     def restore(self) -> None:
         """Gives parameters and buffers that the forward pass wrote into their memory and values back."""
         for tensor, memory, value in self._saved.values():
-            tensor.data = memory
-            memory.copy_(value)
+            if (memory_of(tensor), tensor.shape, tensor.stride()) != (memory_of(memory), memory.shape, memory.stride()):
+                tensor.data = memory
+            if not torch.equal(memory, value):  # a write would count up the version of a buffer that nobody wrote
+                memory.copy_(value)
         self._saved.clear()
 
 

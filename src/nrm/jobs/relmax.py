@@ -170,8 +170,9 @@ def read_own_target(target: Any, dataset: Any) -> tuple[Any, Any]:
 
 def _class(one: Any) -> int:
     """The class of one sample; a number that is not whole is no class, and is not rounded to one."""
+    given: Any = None if isinstance(one, bool) else one
     try:
-        return operator.index(None if isinstance(one, bool) else one)
+        return operator.index(given)
     except TypeError:
         raise QuestionError(
             "the target of a sample is a class", got=repr(one)[:120], expected="one integer for each sample",
