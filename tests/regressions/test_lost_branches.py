@@ -320,7 +320,7 @@ def test_numbers_inside_a_bias_or_a_buffer_are_a_leak(
     assert len(check.constants) == 1
     assert sum(check.mass) == pytest.approx(1, abs=1e-4)
     (name,) = check.constants
-    constant = R._tape.find(name)
+    constant = R.inner.tape.find(name)
     assert constant.op.made
     weights = model.head.weight.detach()[0].to(constant.value)  # what was added, by the layer above it: no ReLU between
     made = constant.value.flatten(1) * weights / R.value[:, None]

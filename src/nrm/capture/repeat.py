@@ -101,9 +101,8 @@ class Constants:
 def unbiased(r: Recorder, op: Op, inputs: list[int], value: Tensor, function: str) -> tuple[Op, list[int]]:
     """An op that adds numbers made from the input, with an input in the middle in place of the bias."""
     if isinstance(op, Linear) and op.bias is not None and _is_among(op.bias, r.constants.made_now):
-        shift: Any = op.bias
-        below = r.add(replace(op, bias=None), inputs, value - op.bias, function)
-        op, inputs = Combine((Term(),), shift=shift, joins=True, kind="add"), [below]
+        unshifted = r.add(replace(op, bias=None), inputs, value - op.bias, function)
+        op, inputs = Combine((Term(),), shift=op.bias, joins=True, kind="add"), [unshifted]
     if not isinstance(op, Combine) or op.shift is None:
         return op, inputs
     wide = torch.as_tensor(op.shift, dtype=value.dtype, device=value.device).expand(value.shape).clone()
