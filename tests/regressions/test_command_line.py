@@ -395,3 +395,10 @@ def test_flows_are_ranked_by_lift(by: str, run: Run) -> None:
     assert by in said
     assert f"{amounts[0]:.4g}" in said
     assert run("flows", WHOLE, "x.npy", *LAYERS, "--by", "size").code == 2
+
+
+def test_hints_are_written_for_the_command_line(run: Run) -> None:
+    done = run("flows", WHOLE, "one.png", "-l", "absent")
+    assert done.code == 2
+    assert "nrm layers --find PATTERN" in done.err
+    assert "R.layers" not in done.err

@@ -40,9 +40,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(getattr(error, "exit_code", BAD))
 
 
+WRITTEN = {
+    "max_errors=": "--max-errors ",
+    "R.layers lists": "nrm layers lists",
+    "R.find('*pattern*')": "nrm layers --find PATTERN",
+}
+"""What hints say in Python, and how it is written here."""
+
+
 def _complain(error: NrmError, given: Sequence[str]) -> int:
-    if error.hint is not None:
-        error.hint = error.hint.replace("max_errors=", "--max-errors ")  # as it is written here
+    for python, here in WRITTEN.items():
+        error.hint = error.hint and error.hint.replace(python, here)
     print(error, file=sys.stderr)
     if "--json" in given:
         print(as_text(document(given[0], error=complaint(error))))
