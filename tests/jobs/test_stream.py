@@ -12,6 +12,7 @@ from torch import nn
 
 import nrm
 from nrm.jobs.moments import Moments, merged
+from nrm.questions import Question
 
 A, B = nrm.layer("1"), nrm.layer("3")
 
@@ -141,3 +142,15 @@ def test_more_classes_than_memory_are_refused(model: nn.Module, data: Any) -> No
     with pytest.raises(nrm.MemoryLimitError, match=r"(?s)statistics of all classes.*nrm\.relmax"):
         s.mean(by="label")
     assert s.mean()["n"].shape == (4, 6, 6, 5)
+
+
+@pytest.mark.parametrize("weight", ["none", "logit"])
+def test_conditional_questions_of_every_sample(weight: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    x = torch.rand(5, 4, dtype=torch.float64)
+    question = Question.read([nrm.input], given=nrm.layer("1").channel(2))
+    found = nrm.stream(model, [x], {"given": question}, rules="lrp-0", weight=weight)
+    R = nrm.measure(model, x, rules="lrp-0")
+    scale = R.value[:, None] if weight == "logit" else 1.0
+    torch.testing.assert_close(found.mean()["given"], (scale * R(R.input, given=R["1"].channel(2))).mean(0))

@@ -26,7 +26,7 @@ PICTURES = (".png", ".svg", ".pdf")
 SHOWN, WIDE = 5, 9
 """How many samples of a block are printed, and drawn on a contact sheet."""
 
-Question = tuple[Partition | Set, ...]
+Parts = tuple[Partition | Set, ...]
 
 
 def relmax(asked: Relmax) -> int:
@@ -136,7 +136,7 @@ def name_of(dataset: Any, number: int) -> str:
 
 
 def ranking_of(
-    found: Ranking, number: int, question: Question, best: Blocks, dataset: Any, names: Mapping[int, str]
+    found: Ranking, number: int, question: Parts, best: Blocks, dataset: Any, names: Mapping[int, str]
 ) -> Data:
     """The best blocks of the question of this number, and the best samples of each."""
     listed = []
@@ -159,7 +159,7 @@ def ranking_of(
     return {"question": asked, "blocks": listed, "limit": limit, "complete": best.complete, "note": best.note}
 
 
-def sets_of(found: Ranking, number: int, question: Question, best: Blocks) -> Iterator[Question]:
+def sets_of(found: Ranking, number: int, question: Parts, best: Blocks) -> Iterator[Parts]:
     """The sets of the best blocks of a question."""
     shapes = [part["shape"] for part in found.facts["questions"][number]["parts"]]
     for index in best.indices:
@@ -172,7 +172,7 @@ def sets_of(found: Ranking, number: int, question: Question, best: Blocks) -> It
 
 
 def draw_sheet(
-    path: Path, found: Ranking, rows: Sequence[Question], loaded: Loaded, dataset: Any, arguments: Mapping[str, Any]
+    path: Path, found: Ranking, rows: Sequence[Parts], loaded: Loaded, dataset: Any, arguments: Mapping[str, Any]
 ) -> None:
     """A contact sheet: a row for every block, with its best samples."""
     with extra("viz", "contact sheets"):
@@ -215,7 +215,7 @@ def _refuse_no_picture(dataset: Any) -> None:
 
 
 def _dry_run(
-    terminal: Terminal, loaded: Loaded, dataset: Any, questions: Sequence[Question], arguments: Mapping[str, Any]
+    terminal: Terminal, loaded: Loaded, dataset: Any, questions: Sequence[Parts], arguments: Mapping[str, Any]
 ) -> int:
     with terminal.work("planning"):
         inputs, _ = split_label(dataset[0])

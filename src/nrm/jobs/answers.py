@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from nrm.errors import MemoryLimitError, NrmWarning, QuestionError
-from nrm.jobs.questions import Question
+from nrm.jobs.questions import joined_sets, only_part
 from nrm.jobs.samples import collate
 from nrm.measure import Measure, measure, meeting_peaks, peaks, scaled, weights
-from nrm.questions import Layer
+from nrm.questions import Layer, Question
 
 Answer = TypeVar("Answer")
 
@@ -146,11 +146,12 @@ def describe(error: BaseException) -> str:
 
 
 def _table(R: Measure, question: Question, scale: Tensor) -> Table:
-    relevance = R(*question.parts).reshape(len(R), -1)
+    relevance = R.ask(question).reshape(len(R), -1)
     scores = relevance * scale[:, None]
-    part = question.alone
+    part = only_part(question)
     if part is None:
-        return Table(relevance, scores, meeting_peaks(R, question.meeting, scale) if question.meeting else None)
+        sets = joined_sets(question)
+        return Table(relevance, scores, meeting_peaks(R, sets, scale) if sets else None)
     layer = part if isinstance(part, Layer) else part.layer
     places = peaks(R, part, scaled(R(layer), scale))[1]
     if layer.consumer is not None or layer in R.biases:  # no tensors of their own

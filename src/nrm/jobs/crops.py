@@ -13,11 +13,11 @@ from nrm.errors import QuestionError
 from nrm.jobs.answers import Failure, on_device
 from nrm.jobs.datasets import is_map, load, refuse_folder
 from nrm.jobs.hits import Hit
-from nrm.jobs.questions import Question
+from nrm.jobs.questions import joined_sets
 from nrm.jobs.samples import collate
 from nrm.jobs.store import Store
 from nrm.measure import Box, Fields, Measure, last_set, measure, meeting_peaks
-from nrm.questions import Layer, Set
+from nrm.questions import Layer, Question, Set
 from nrm.results import load as load_results, save as save_results
 
 SIDE = 96
@@ -67,7 +67,7 @@ class Crops:
 
     def locate(self, hit: Hit) -> Hit:
         """The hit with the place of its peak, as far as there is one."""
-        sets = Question(self._blocks).meeting if len(self._blocks) > 1 else ()
+        sets = joined_sets(Question(self._blocks)) if len(self._blocks) > 1 else ()
         if hit.place is not None or not sets:
             return hit
         target = {} if hit.target is None or hit.target < 0 else {"target": hit.target}

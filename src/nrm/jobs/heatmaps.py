@@ -23,13 +23,13 @@ from nrm.jobs.heatmap import SUFFIX, Heatmap, read_heatmap
 from nrm.jobs.job import ATTEMPTS, Facts, check_errors, explanation, first_good, first_samples, threads
 from nrm.jobs.likeness import identify
 from nrm.jobs.parts import writing
-from nrm.jobs.questions import Question
+from nrm.jobs.questions import digest_of, read_asked
 from nrm.jobs.relmax import bar, read_classes, read_own_target, remark
 from nrm.jobs.samples import split_batch
 from nrm.jobs.store import claim_folder
 from nrm.measure import Measure, is_label, named_target, read_options
 from nrm.memory import memory_bound
-from nrm.questions import Layer
+from nrm.questions import Layer, Question
 from nrm.search import read_count
 
 MAPS = "maps"
@@ -88,7 +88,7 @@ def heatmaps(
             raise QuestionError("not a number of bad samples", got=f"max_errors={max_errors!r}", expected="0, 1, ...")
         size = None if batch_size is None else read_count(batch_size, "samples", "batch_size")
         own, common = read_own_target(named_target(target, options.get("labels"), own=True), dataset)
-        asked = Question.read(question or Layer("input"))
+        asked = read_asked(question or Layer("input"))
         inquiry = Inquiry(model, (asked,), common, "none", {"memory": memory, **options})
         if is_label(own):
             own = read_classes(inquiry, dataset, class_names)
@@ -152,7 +152,7 @@ class Heatmaps(Iterator[Heatmap]):
         """The measure of one sample, asked once: mistakes show up here, and what a sample takes."""
         with remarks():  # what measures warn of is told at the end
             R = open_measure(self._inquiry, [sample])
-            R(*self._question.parts)
+            R.ask(self._question)
         return R
 
     @property
@@ -166,7 +166,7 @@ class Heatmaps(Iterator[Heatmap]):
         return {
             **explanation(self._inquiry, R),
             "kind": "heat maps",
-            "questions": [{"text": question.text, "digest": question.digest()}],
+            "questions": [{"text": str(question), "digest": digest_of(question)}],
             "data": identify(self._dataset, target, looked),
         }
 
@@ -212,7 +212,7 @@ class Heatmaps(Iterator[Heatmap]):
 
     def _measure(self, samples: Sequence[Sample]) -> list[Heatmap]:
         with remarks() as notes, open_measure(self._inquiry, samples) as R:
-            maps = R(*self._question.parts).detach().cpu()
+            maps = R.ask(self._question).detach().cpu()
             targets, predictions = classes(R.target, len(R)), classes(R.prediction, len(R))
             values = R.value.double().tolist()
         for note in notes:
@@ -220,7 +220,7 @@ class Heatmaps(Iterator[Heatmap]):
         return [
             Heatmap(
                 sample.number, self._name(sample), maps[i].clone(), values[i], _known(targets[i]),
-                _known(predictions[i]), sample.label, self._question.text, sample.input, tuple(notes),
+                _known(predictions[i]), sample.label, str(self._question), sample.input, tuple(notes),
             )
             for i, sample in enumerate(samples)
         ]  # fmt: skip

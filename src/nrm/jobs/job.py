@@ -17,11 +17,11 @@ from nrm.jobs.answers import Failure, Inquiry, Sample, ask, ask_safely, open_mea
 from nrm.jobs.datasets import Loaded, batches, is_map, load, load_range
 from nrm.jobs.leading import ROOM
 from nrm.jobs.likeness import identify
-from nrm.jobs.questions import Question, fingerprint
+from nrm.jobs.questions import digest_of, fingerprint, joined_sets, only_part
 from nrm.jobs.tally import Known, Limits, Tally
 from nrm.jobs.top import Best
 from nrm.measure import Measure, block_shape, last_set, model_digest
-from nrm.questions import Layer, Partition, Stack
+from nrm.questions import Layer, Partition, Question, Stack
 from nrm.search import read_count
 
 SCHEMA = 2
@@ -159,13 +159,13 @@ def describe_questions(R: Measure, questions: Iterable[Question]) -> list[Facts]
 
 
 def _describe(R: Measure, question: Question) -> Facts:
-    shape = list(R(*question.parts).shape[1:])
-    parts = [part for part in question.parts if not isinstance(part, Stack)]
-    plain = len(parts) == len(question.parts) and (len(parts) > 1 or question.alone is not None)
+    shape = list(R.ask(question).shape[1:])
+    parts = [part for part in question.arguments if not isinstance(part, Stack)]
+    plain = len(parts) == len(question.arguments) and (len(parts) > 1 or only_part(question) is not None)
     layer = _peak_layer(R, question)
     return {
-        "text": question.text,
-        "digest": question.digest(),
+        "text": str(question),
+        "digest": digest_of(question),
         "shape": shape,
         "parts": [
             {
@@ -181,10 +181,11 @@ def _describe(R: Measure, question: Question) -> Facts:
 
 def _peak_layer(R: Measure, question: Question) -> Layer | None:
     """The layer whose neurons are the places of a question's blocks."""
-    alone = question.alone
+    alone = only_part(question)
     if alone is not None:
         return alone if isinstance(alone, Layer) else alone.layer
-    return last_set(R, question.meeting).layer if question.meeting else None
+    sets = joined_sets(question)
+    return last_set(R, sets).layer if sets else None
 
 
 def identity(job: Job, R: Measure, looked: Sequence[Loaded] = ()) -> Facts:
@@ -227,7 +228,7 @@ def choose_per_class(R: Measure, questions: Sequence[Question], asked: bool | in
     if isinstance(asked, bool):
         return {"per_class": (asked,) * len(questions), "leading": (0,) * len(questions)}
     classes = R.values(R.output).numel()
-    sizes = [math.prod(R(*q.parts).shape[1:]) for q in questions]
+    sizes = [math.prod(R.ask(q).shape[1:]) for q in questions]
     if asked is None:
         room, most = max(MINIMUM, min(ROOM, CELLS // classes)), CELLS // classes
     else:

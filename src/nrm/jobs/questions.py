@@ -4,63 +4,48 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.questions import Formula, Layer, Partition, Set, Stack
+from nrm.questions import Formula, Layer, Partition, Question, Set, Stack, spans_steps
 
 Part = Layer | Partition | Set
 
 
-@dataclass(frozen=True)
-class Question:
-    """One question: what ``R(...)`` is called with. ``text`` names it, in a store too."""
-
-    parts: tuple[Part | Stack | Formula, ...]
-
-    @classmethod
-    def read(cls, given: Any) -> Question:
-        """A layer, partition or set, or a tuple of them."""
-        parts = given if isinstance(given, tuple) else (given,)
-        for part in parts or (None,):
-            if not isinstance(part, Part | Stack | Formula):
-                name = part if isinstance(part, str) else "conv"
-                raise QuestionError(
-                    "not a question", got=repr(given)[:120], expected="layers, partitions or sets, or a tuple of them",
-                    hint=f"nrm.layer({name!r}).channels, or (a.channels, b.channels)",
-                )  # fmt: skip
-        return cls(parts)
-
-    @property
-    def text(self) -> str:
-        """The question as it is shown: ``conv1.channels, conv2.channels``."""
-        return ", ".join(map(str, self.parts))
-
-    @property
-    def alone(self) -> Part | None:
-        """The only part of a question about one tensor."""
-        part = self.parts[0]
-        return part if len(self.parts) == 1 and isinstance(part, Part) and not _has_steps(part) else None
-
-    @property
-    def meeting(self) -> tuple[Set, ...]:
-        """The sets of a question about several of them, each of one tensor: together they are one block."""
-        sets = tuple(part for part in self.parts if isinstance(part, Set) and not _has_steps(part))
-        return sets if 1 < len(sets) == len(self.parts) else ()
-
-    def digest(self) -> str:
-        """The same for equal questions in every process, masks and labels included."""
-        return fingerprint(self.parts)
+def read_asked(given: Any) -> Question:
+    """What a job asks of every sample: a question, a layer, partition, set or formula, or a tuple of them."""
+    if isinstance(given, Question):
+        return given
+    parts = given if isinstance(given, tuple) else (given,)
+    for part in parts or (None,):
+        if not isinstance(part, Part | Stack | Formula):
+            name = part if isinstance(part, str) else "conv"
+            raise QuestionError(
+                "not a question", got=repr(given)[:120], expected="layers, partitions or sets, or a tuple of them",
+                hint=f"nrm.layer({name!r}).channels, or (a.channels, b.channels)",
+            )  # fmt: skip
+    return Question(parts)
 
 
-def _has_steps(part: Part) -> bool:
-    """Whether it is about several tensors: the steps of a recurrent layer."""
-    return (isinstance(part, Partition) and part.kind == "steps") or (
-        isinstance(part, Set) and part.expression[0] == "steps"
-    )
+def only_part(question: Question) -> Part | None:
+    """The only part of a question about one tensor."""
+    part = question.asked[0]
+    return part if len(question.asked) == 1 and isinstance(part, Part) and not spans_steps(part) else None
+
+
+def joined_sets(question: Question) -> tuple[Set, ...]:
+    """The sets of a question about several of them, each of one tensor: together they are one block."""
+    sets = tuple(part for part in question.asked if isinstance(part, Set) and not spans_steps(part))
+    return sets if 1 < len(sets) == len(question.asked) else ()
+
+
+def digest_of(question: Question) -> str:
+    """A digest that equal questions have in every process, masks and labels included."""
+    plain = not question.given and question.weights is None and not question.apart
+    return fingerprint(question.arguments if plain else question)
 
 
 def fingerprint(value: Any) -> str:

@@ -17,7 +17,7 @@ from nrm.jobs.hits import Blocks, Hit, Hits
 from nrm.jobs.job import Facts
 from nrm.jobs.leading import Sums, leaders
 from nrm.jobs.moments import ByClass, Moments
-from nrm.jobs.questions import Question, fingerprint
+from nrm.jobs.questions import digest_of, fingerprint, read_asked
 from nrm.jobs.tally import RANKS, Tally, class_of
 from nrm.jobs.top import Top, crowded
 from nrm.questions import Layer, Partition, Set
@@ -233,7 +233,7 @@ class Ranking(ABC):
         """Which of the job's questions is meant; with only one, nothing need be said."""
         if not question and len(self.facts["questions"]) == 1:
             return 0
-        digest = Question.read(tuple(question)).digest() if question else ""
+        digest = digest_of(read_asked(tuple(question))) if question else ""
         for number, facts in enumerate(self.facts["questions"]):
             if facts["digest"] == digest:
                 return number

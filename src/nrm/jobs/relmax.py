@@ -34,7 +34,7 @@ from nrm.jobs.job import (
     run_samples,
 )
 from nrm.jobs.parts import Span, write_part
-from nrm.jobs.questions import Question
+from nrm.jobs.questions import read_asked
 from nrm.jobs.ranking import Found, Ranking
 from nrm.jobs.store import Shelf, Store, claim_store, close, is_finished
 from nrm.jobs.tally import Limits, fold_shards
@@ -130,7 +130,7 @@ def _plan(
     k, rows, batch_size, shard_size, max_errors, threads, whole = sizes
     if not questions:
         raise QuestionError("nothing was asked", hint="nrm.relmax(model, dataset, nrm.layer('conv').channels)")
-    read = tuple(Question.read(question) for question in questions)
+    read = tuple(read_asked(question) for question in questions)
     own, common = read_own_target(named_target(explained[0], options.get("labels"), own=True), dataset)
     inquiry = Inquiry(model, read, common, read_weight(weight), options)
     if is_label(own):

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from nrm.errors import NrmError, QuestionError
 from nrm.jobs.moments import ByClass, Moments
-from nrm.jobs.questions import Question, fingerprint
+from nrm.jobs.questions import fingerprint, read_asked
 from nrm.jobs.samples import read_batch
 from nrm.measure import (
     Axis,
@@ -32,6 +32,7 @@ from nrm.measure import (
     weights,
 )
 from nrm.memory import memory_bound, refuse_larger
+from nrm.questions import Question
 from nrm.tables import Results, html_table
 
 SOURCES = ("label", "target", "prediction")
@@ -72,7 +73,7 @@ def stream(
     if not isinstance(absolute, bool):
         raise QuestionError("absolute is yes or no", got=f"absolute={absolute!r}", expected="True or False")
     read_options(options)
-    read = {str(name): Question.read(given) for name, given in questions.items()}
+    read = {str(name): read_asked(given) for name, given in questions.items()}
     target = named_target(target, options.get("labels"), own=True)
     names = dataset_names(loader) if is_label(target) else None
     if names is not None:
@@ -159,7 +160,7 @@ class Stream:
         counts = {key: next(iter(kept.values())).classes for key, kept in self._passes.items()}
         seen = {sum(one.count for one in classes.values()) for classes in counts.values()}
         read = f"{seen.pop()} samples read" if seen else "nothing read yet: the first statistic does it"
-        return [*((name, question.text) for name, question in self._questions.items()), ("", read)]
+        return [*((name, str(question)) for name, question in self._questions.items()), ("", read)]
 
     def __repr__(self) -> str:
         return "\n".join(["statistics over a stream", *(f"  {name:<12} {text}" for name, text in self._lines())])
@@ -227,7 +228,7 @@ class Stream:
             if not self._axes:
                 self._names = shared_names(R.labels).get("output", ())
                 self._axes = {
-                    name: question_axes(shared_names(R.labels), R.inner.places, question.parts)
+                    name: question_axes(shared_names(R.labels), R.inner.places, question.asked)
                     for name, question in self._questions.items()
                 }
             for name, question in self._questions.items():
@@ -242,10 +243,10 @@ class Stream:
 
     def _answer(self, R: Measure, question: Question) -> Tensor:
         """A batch's answer as it is counted: weighed, and without its sign if that is wished."""
-        if self._weight == "logit":
-            table = R.in_units(*question.parts)  # which outputs close to 0 have too
+        if self._weight == "logit" and question == Question(question.arguments):
+            table = R.in_units(*question.arguments)  # which outputs close to 0 have too
         else:
-            table = scaled(R(*question.parts), weights(R, self._weight))
+            table = scaled(R.ask(question), weights(R, self._weight))
         return table.abs() if self._absolute else table
 
 
