@@ -6,6 +6,7 @@ import os
 import re
 
 from nrm.errors import MemoryLimitError, QuestionError
+from nrm.numbers import size_text
 
 ALIVE = 8
 """A thing that is computed is alive about so many times at once: what it is made of, what it becomes, and what the
@@ -55,15 +56,3 @@ def refuse_larger(what: str, nbytes: int, memory: int, hint: str) -> None:
         raise MemoryLimitError(
             f"{what} than the memory bound", got=size_text(nbytes), expected=f"at most {size_text(memory)}", hint=hint
         )
-
-
-def size_text(nbytes: float) -> str:
-    """Bytes as people write them.
-
-    >>> size_text(900), size_text(3 * 2**20), size_text(5 * 2**30)
-    ('900 bytes', '3.00 MiB', '5.00 GiB')
-    """
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.2f} {unit}"
-    return f"{nbytes} bytes"

@@ -80,7 +80,7 @@ def test_a_small_leak_is_said(recwarn: pytest.WarningsRecorder) -> None:
 def test_a_leak_warns() -> None:
     model, x = leaky(0.05)
     R = nrm.measure(model, x, rules="lrp-0", bias="ignore")
-    with pytest.warns(nrm.NrmWarning, match=r"5\.00% of the mass is in sinks at 0"):
+    with pytest.warns(nrm.NrmWarning, match=r"5\.00 % of the mass is in sinks at 0"):
         check = R.check()
     assert check.ok == (True,)
     assert check.sink == pytest.approx((0.05,))
@@ -94,7 +94,7 @@ def test_a_leak_warns() -> None:
 def test_a_large_leak_raises() -> None:
     model, x = leaky(0.3)
     R = nrm.measure(model, x, rules="lrp-0", bias="ignore")
-    with pytest.raises(nrm.MassError, match=r"cannot be trusted[\s\S]*sample 0[\s\S]*30\.0%[\s\S]*'0'[\s\S]*try"):
+    with pytest.raises(nrm.MassError, match=r"cannot be trusted[\s\S]*sample 0[\s\S]*30\.0 %[\s\S]*'0'[\s\S]*try"):
         R.check()
     with pytest.raises(nrm.MassError):
         R(R.input)
@@ -316,6 +316,6 @@ def test_the_verdict_says_that_almost_all_mass_is_in_biases() -> None:
     model[0].bias.data.fill_(500.0)
     check = nrm.measure(model, torch.ones(1, 2).double(), rules="lrp-0").check()
     assert check.ok == (True,)
-    assert "99.60% of the mass is in biases" in check.verdict
+    assert "99.60 % of the mass is in biases" in check.verdict
     model[0].bias.data.fill_(5.0)
     assert "biases" not in nrm.measure(model, torch.ones(1, 2).double(), rules="lrp-0").check().verdict

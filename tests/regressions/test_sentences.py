@@ -40,19 +40,19 @@ def test_nothing_is_claimed_about_what_was_not_run(bias: float) -> None:
 def test_a_bias_against_the_output_is_explained_by_signs() -> None:
     """5 - 4 = 1: the input has 500 %, the bias -400 %."""
     R = nrm.measure(one_weight(-4.0), torch.ones(1, 1))
-    told = "biases and offsets have -400%, against the explained value, and everything else has 500%, for it"
+    told = "biases and offsets have -400 %, against the explained value, and everything else has 500 %, for it"
     check = R.check()
     assert check.ok == (True,)
     assert told in check.verdict
     assert told in repr(check)
     assert any(told in fact["text"] for fact in health(check)["facts"])
-    assert "together they are 100%" in check.verdict
+    assert "together they are 100 %" in check.verdict
 
 
 def test_an_input_against_the_output_is_explained_by_signs() -> None:
     """-5 + 9 = 4: the bias has 225 %, the input -125 %."""
     check = nrm.measure(one_weight(9.0, -5.0), torch.ones(1, 1)).check()
-    assert "have 225%, for the explained value, and everything else has -125%, against it" in check.verdict
+    assert "have 225 %, for the explained value, and everything else has -125 %, against it" in check.verdict
 
 
 class Neighbours(nn.Module):
@@ -72,23 +72,23 @@ def test_a_graph_network_whose_biases_have_a_share_of_minus_eight() -> None:
     R = nrm.measure(Neighbours(), (torch.tensor([[0.9], [0.9]]), edges), rules="lrp-0")
     torch.testing.assert_close(R.value, torch.tensor([1.0]))
     said = texts(R)
-    assert "-800%, against the explained value, and everything else has 900%, for it" in said
+    assert "-800 %, against the explained value, and everything else has 900 %, for it" in said
     assert "would say" not in said
 
 
 def test_almost_all_mass_in_biases_says_what_was_not_tried() -> None:
     R = nrm.measure(one_weight(1000.0), torch.ones(1, 1))
     verdict = R.check().verdict
-    assert "99.50% of the mass is in biases" in verdict
+    assert "99.50 % of the mass is in biases" in verdict
     assert "not tried; nrm.evaluate.remove(R, R.input.all) tries it" in verdict
     assert nrm.evaluate.remove(R, R.input.all).item() == 1000.0
 
 
 def test_samples_are_told_apart() -> None:
     R = nrm.measure(one_weight(-4.0), torch.tensor([[1.0], [100.0]]))
-    assert "of sample 0 biases and offsets have -400%" in R.check().verdict
+    assert "of sample 0 biases and offsets have -400 %" in R.check().verdict
     assert "biases" not in R.sample(1).check().verdict
-    assert "have -400%" in R.sample(0).check().verdict
+    assert "have -400 %" in R.sample(0).check().verdict
 
 
 def test_the_light_check_does_not_speak_of_layers() -> None:

@@ -44,7 +44,7 @@ def read_with_another_shape(call, x):  # type: ignore[no-untyped-def]
 def test_a_builder_that_does_not_reproduce_the_output_is_named() -> None:
     """It was said that rounding has eaten the result."""
     nrm.register(Halved, read_without_the_half)
-    with pytest.raises(nrm.CaptureError, match=r"Halved[\s\S]*'read_without_the_half'[\s\S]*off by 100\.0%"):
+    with pytest.raises(nrm.CaptureError, match=r"Halved[\s\S]*'read_without_the_half'[\s\S]*off by 100\.0 %"):
         nrm.measure(nn.Sequential(Halved(), nn.Linear(3, 2)), torch.ones(1, 4))
 
 

@@ -16,6 +16,7 @@ from nrm.capture.ops import Linear, Pointwise
 from nrm.capture.replay import computed, deviates
 from nrm.capture.vocabulary import VOCABULARY, Steps
 from nrm.errors import CaptureError, RuleError
+from nrm.numbers import percent
 from nrm.operators import Function
 
 
@@ -101,7 +102,7 @@ def _refuse_other(c: Call, builder: Callable[..., Steps], share: float | None, w
     if share is None:
         return
     named = getattr(builder, "__qualname__", repr(builder)).strip("_")
-    by = "another shape" if share == torch.inf else f"off by {share:.1%} of the largest entry"
+    by = "another shape" if share == torch.inf else f"off by {percent(share, 1)} of the largest entry"
     raise CaptureError(
         f"what is registered for {c.name} does not compute what it computes", where=c.recorder.place(),
         got=f"the builder {named!r}: its step gives other values{what}, {by}",

@@ -26,9 +26,10 @@ from nrm.cli.inputs import Item, Sample, example_input, read_inputs
 from nrm.cli.models import RANDOM, Loaded, load_model
 from nrm.cli.notation import read_part, read_sets
 from nrm.cli.options import ModelOptions
-from nrm.cli.output import Terminal, percent
+from nrm.cli.output import Terminal
 from nrm.errors import InputError
 from nrm.measure import Measure
+from nrm.numbers import percent
 from nrm.questions import Set, query as read_query
 
 
@@ -116,7 +117,7 @@ def layers(asked: Layers) -> int:
     for row in found:
         axis = "" if row["channel_axis"] is None else f"axis {row['channel_axis']}"
         size = "x".join(map(str, row["shape"])) or "1"
-        mass = "" if row["mass"] is None else percent(row["mass"])
+        mass = "" if row["mass"] is None else percent(row["mass"], 2)
         kind = f"{row['kind']} of {row['inside']}" if row["inside"] else row["kind"]
         rows.append((row["name"], size, axis, kind, "yes" if row["cut"] else "", mass))
     terminal.table(heads[: 6 if asked.given else 5], [row[: 6 if asked.given else 5] for row in rows], right=(5,))
@@ -158,14 +159,14 @@ def flows(asked: Flows) -> int:
     def show(result: Mapping[str, Any]) -> None:
         heads, ranks = (["", "share", "flow"], 0) if asked.by == "relevance" else (["", asked.by, "share", "flow"], 1)
         rows = [
-            (i + 1, *[f"{f[asked.by]:.4g}"] * ranks, percent(f["relevance"]), _named(f))
+            (i + 1, *[f"{f[asked.by]:.4g}"] * ranks, percent(f["relevance"], 2), _named(f))
             for i, f in enumerate(result["flows"])
         ]
         terminal.table(heads, rows, right=(0, 1, 2)[: 2 + ranks])
         if not result["certified"]:
             gap = result["gap"]
             known = gap is not None and not math.isinf(gap)
-            amount = (f"{gap:.4g}" if ranks else percent(gap)) if known else ""
+            amount = (f"{gap:.4g}" if ranks else percent(gap, 2)) if known else ""
             more = f"; one may have {amount} more than the last" if known else ""
             terminal.say(f"not certified, flows may be missing{more} (--effort)")
 
@@ -196,7 +197,7 @@ def query(asked: Query) -> int:
         results = ask_all(loaded, items, arguments, steps, lambda item, R: event_of(R, event))
 
     def show(result: Mapping[str, Any]) -> None:
-        terminal.say(f"  {percent(result['relevance'])} of it flowed through {result['formula']}")
+        terminal.say(f"  {percent(result['relevance'], 2)} of it flowed through {result['formula']}")
 
     code = show_results(terminal, results, show)
     written = {name: [str(one) for one in found] for name, found in known.items()}

@@ -13,12 +13,13 @@ from nrm.cli.inputs import TENSORS, Sample, as_batch, on_device, read_tensors
 from nrm.cli.models import Loaded
 from nrm.cli.names import read_class_names
 from nrm.cli.notation import read_question, read_target
-from nrm.cli.output import Terminal, percent
+from nrm.cli.output import Terminal
 from nrm.errors import InputError, NrmError, QuestionError, readable
 from nrm.extras import extra
 from nrm.files import replacing
 from nrm.jobs import Blocks, Images, Ranking, relmax as run_relmax, split_label
 from nrm.measure import LABEL, Classes, dataset_names, match_classes, output_names
+from nrm.numbers import percent
 from nrm.plot import gallery, read_image
 from nrm.questions import Partition, Set
 
@@ -234,7 +235,7 @@ def _show(terminal: Terminal, result: Mapping[str, Any], label: int | None) -> N
     rows = []
     for row in result["blocks"]:
         low, high = row["bounds"]
-        mean = percent(row["mean"]) + (f" ({percent(low)} to {percent(high)})" if low < high else "")
+        mean = percent(row["mean"], 2) + (f" ({percent(low, 2)} to {percent(high, 2)})" if low < high else "")
         best = ", ".join(f"{one['name']} ({one['score']:.3g})" for one in row["samples"][:SHOWN])
         rows.append((row["block"], mean, best))
     terminal.table(["block", "mean", "best samples"], rows, right=(1,))

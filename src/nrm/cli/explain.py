@@ -15,10 +15,11 @@ from nrm.cli.inputs import Item, read_inputs
 from nrm.cli.models import Loaded
 from nrm.cli.notation import read_parts
 from nrm.cli.options import LookOptions, ModelOptions
-from nrm.cli.output import COMMAND, Steps, Terminal, document, percent
+from nrm.cli.output import COMMAND, Steps, Terminal, document
 from nrm.errors import InputError
 from nrm.files import mark_results
 from nrm.measure import Measure
+from nrm.numbers import percent
 from nrm.report import Report, View
 
 PRINTED = Path("-")
@@ -247,7 +248,7 @@ def _folders(items: Sequence[Item]) -> list[str]:
 def _decided(result: Mapping[str, Any]) -> str:
     found = result["decision"]
     best = next((one for one in found["alternatives"] if one["index"] == found["index"]), None)
-    chance = "" if best is None else f" ({percent(best['probability'])})"
+    chance = "" if best is None else f" ({percent(best['probability'], 2)})"
     return f"{result['input']}: {found['name']} = {found['value']:.4g}{chance}"
 
 
@@ -255,15 +256,15 @@ def _show(terminal: Terminal, result: Mapping[str, Any]) -> None:
     found = result["decision"]
     if found["sign"]:
         terminal.say(found["sign"])
-    rows = [(one["name"], f"{one['value']:.4g}", percent(one["probability"])) for one in found["alternatives"]]
+    rows = [(one["name"], f"{one['value']:.4g}", percent(one["probability"], 2)) for one in found["alternatives"]]
     terminal.table(["output", "value", "probability"], rows, right=(1, 2))
     if result["columns"]:
         terminal.say("")
-        layers = [(c["name"], c["what"], percent(c["mass"]), _strongest(c)) for c in result["columns"]]
+        layers = [(c["name"], c["what"], percent(c["mass"], 2), _strongest(c)) for c in result["columns"]]
         terminal.table(["layer", "of", "mass", "strongest"], layers, right=(2,))
     if result["flows"]:
         terminal.say("")
-        chains = [(percent(flow["share"]), " > ".join(flow["labels"])) for flow in result["flows"]]
+        chains = [(percent(flow["share"], 2), " > ".join(flow["labels"])) for flow in result["flows"]]
         head = "strongest chains" if result["certified"] else "strongest chains (not certified: there may be stronger)"
         terminal.table(["share", head], chains, right=(0,))
     terminal.say("", result["health"]["verdict"])
@@ -271,7 +272,7 @@ def _show(terminal: Terminal, result: Mapping[str, Any]) -> None:
 
 def _strongest(column: Mapping[str, Any]) -> str:
     best = max(column["nodes"], key=lambda node: (node["kind"] == "block", abs(node["share"])))
-    return f"{_node(column, best)} {percent(best['share'])}"
+    return f"{_node(column, best)} {percent(best['share'], 2)}"
 
 
 def _node(column: Mapping[str, Any], node: Mapping[str, Any]) -> str:

@@ -210,12 +210,3 @@ class Steps:
             self._thing = what(thing) if len(things) == 1 else f"{what(thing)} ({i + 1} of {len(things)})"
             yield thing
         self._thing = ""
-
-
-def percent(share: float) -> str:
-    """A share as people read it.
-
-    >>> percent(0.1234), percent(-0.00012), percent(1.0)
-    ('12.34 %', '-0.01 %', '100.00 %')
-    """
-    return f"{100 * share:.2f} %"

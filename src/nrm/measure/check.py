@@ -26,6 +26,7 @@ from nrm.measure.verdict import (
     output_condition,
     remedies,
 )
+from nrm.numbers import percent
 from nrm.questions import Base, Frame, Site, base_sweep, sweep
 from nrm.steps import Arrivals, Network
 from nrm.tables import SAMPLE, Results, Tabled
@@ -259,7 +260,7 @@ class Check(Tabled):
     def _columns_text(self, facts: tuple[int, float]) -> str:
         if not self.measured:
             return "not measured"
-        return f"{facts[0]} of {self.reached} reached, {facts[1]:.2%} of the weight"
+        return f"{facts[0]} of {self.reached} reached, {percent(facts[1], 2)} of the weight"
 
 
 def _few(values: Sequence[float]) -> str:
@@ -438,28 +439,29 @@ def _judge(
             cause = "rounding has eaten the result" if i in lost else "rounding is not the cause"
             errors.append((i, f"The input cut has mass {mass:.4g} instead of 1: {cause}, as was measured."))
         elif not rounding <= PRECISION_RAISE:
-            errors.append((i, f"Rounding changes {rounding:.1%} of the relevance."))
+            errors.append((i, f"Rounding changes {percent(rounding, 1)} of the relevance."))
         elif rounding > PRECISION_WARN:
             more = "; try dtype=torch.float64" if sums.mass.dtype != torch.float64 else ""
-            cautions.append((i, f"Rounding changes {rounding:.2%} of the relevance{more}."))
+            cautions.append((i, f"Rounding changes {percent(rounding, 2)} of the relevance{more}."))
         elif largest > VARIATION_WARN:
             cautions.append((i, f"Total variation reaches {largest:.3g}: large relevances of both signs cancel."))
         if leak > SINK_RAISE:
             worst = max(sums.sinks, key=lambda k: abs(float(sums.sinks[k][i])))
             more = ", zero='uniform' spreads it" if sums.zero == "sink" else ""
             size = " (in absolute values)" * (leak > 1)
-            errors.append((i, f"{leak:.1%} of the mass{size} is in sinks, most of it at {worst!r}, whose columns have"
-                              f" no sum to be shared by: another rule there shares it{more}."))  # fmt: skip
+            errors.append((i, f"{percent(leak, 1)} of the mass{size} is in sinks, most of it at {worst!r}, whose"
+                              f" columns have no sum to be shared by: another rule there shares it{more}."))  # fmt: skip
         elif leak > SINK_WARN:
-            cautions.append((i, f"{leak:.2%} of the mass is in sinks at {', '.join(list(sums.sinks)[:3])}."))
+            cautions.append((i, f"{percent(leak, 2)} of the mass is in sinks at {', '.join(list(sums.sinks)[:3])}."))
         leak = sum(float(mass[i]) for mass in sums.constants.values()) / whole
         if leak > SINK_RAISE:
             worst = max((float(mass[i]), name) for name, mass in sums.constants.items())[1]
-            errors.append((i, f"{leak:.1%} of the mass is in constants made from the input, most of it at {worst!r}:"
-                              " numbers that .item() and the like read are not followed, tensors are."))  # fmt: skip
+            errors.append((i, f"{percent(leak, 1)} of the mass is in constants made from the input, most of it at"
+                              f" {worst!r}: numbers that .item() and the like read are not followed, tensors"
+                              " are."))  # fmt: skip
         elif leak > SINK_WARN:
             names = ", ".join(list(sums.constants)[:3])
-            cautions.append((i, f"{leak:.2%} of the mass is in constants made from the input at {names}."))
+            cautions.append((i, f"{percent(leak, 2)} of the mass is in constants made from the input at {names}."))
     return errors, cautions
 
 

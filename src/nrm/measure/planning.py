@@ -9,6 +9,7 @@ from typing import Any
 from nrm.measure.asking import graph_stops, route_of, stack_in, step_pairs, steps_in
 from nrm.measure.inner import Inner
 from nrm.measure.layers import Cut
+from nrm.numbers import size_text
 from nrm.questions import (
     Argument,
     Formula,
@@ -79,8 +80,8 @@ def plan_of(inner: Inner, question: Question) -> Plan:
     known = inner.kept.known
     plan = route_of(inner, question.joint).plan(memory=inner.memory, base=known)
     messages = inner.kept.messages
-    plan = replace(plan, note=f"kept messages of fixed events: {len(messages)}, {messages.nbytes / 2**20:.1f} of at "
-                              f"most {messages.bound / 2**20:.0f} MiB")  # fmt: skip
+    held, bound = size_text(messages.nbytes), size_text(messages.bound)
+    plan = replace(plan, note=f"kept messages of fixed events: {len(messages)}, {held} of at most {bound}")
     if question.apart:
         events = len(question.events)
         plan = replace(plan, shape=(plan.shape[0], *(2,) * events), axes=("sample", *map(str, question.events)))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nrm.capture import Deviation
 from nrm.measure.layers import narrow_mass, sample_sums
+from nrm.numbers import percent
 from nrm.questions import Base
 from nrm.rules import Gamma
 from nrm.steps import Network
@@ -32,13 +33,9 @@ SHARED_ZERO = (
 OTHER_OUTPUT = "explain another output (target=...), or a difference (output=lambda o: o[:, 1] - o[:, 0])"
 
 
-def percent(share: float) -> str:
-    """A share as people read it.
-
-    >>> percent(0.996), percent(-4.0), percent(12.345)
-    ('99.60%', '-400%', '1234%')
-    """
-    return f"{share:.2%}" if abs(share) <= 1 else f"{share:.0%}"
+def _percent(share: float) -> str:
+    """Two decimals up to 100 %, whole numbers beyond: there the size is what matters."""
+    return percent(share, 2 if abs(share) <= 1 else 0)
 
 
 def is_beyond(constant: float) -> bool:
@@ -50,12 +47,12 @@ def balance(constant: float) -> str:
     """The share of biases and offsets beside that of everything else, and on which side each of them is.
 
     >>> balance(-4.0)
-    'biases and offsets have -400%, against the explained value, and everything else has 500%, for it'
+    'biases and offsets have -400 %, against the explained value, and everything else has 500 %, for it'
     """
     sides = ("for", "against") if constant > 0 else ("against", "for")
     return (
-        f"biases and offsets have {percent(constant)}, {sides[0]} the explained value, and everything else has "
-        f"{percent(1 - constant)}, {sides[1]} it"
+        f"biases and offsets have {_percent(constant)}, {sides[0]} the explained value, and everything else has "
+        f"{_percent(1 - constant)}, {sides[1]} it"
     )
 
 
@@ -66,14 +63,14 @@ def constants(shares: Sequence[float]) -> Iterator[str]:
         worst = max(beyond, key=lambda i: abs(shares[i]))
         where = f"of sample {worst} " if len(shares) > 1 else ""
         yield (
-            f"But shares beyond 100% cancel: {where}{balance(shares[worst])}; together they are 100%."
+            f"But shares beyond 100 % cancel: {where}{balance(shares[worst])}; together they are 100 %."
             " R.in_units(...) gives them in units of the output."
         )
         return
     least = min(shares, default=0.0)
     if least > CONSTANT:
         yield (
-            f"But {percent(least)} of the mass is in biases and offsets, and {percent(1 - least)} in everything else."
+            f"But {_percent(least)} of the mass is in biases and offsets, and {_percent(1 - least)} in everything else."
             " What the network says without its input was not tried; nrm.evaluate.remove(R, R.input.all) tries it."
         )
 

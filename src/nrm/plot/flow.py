@@ -11,9 +11,10 @@ import numpy as np
 from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
 from nrm.measure import Measure
+from nrm.numbers import percent, short, with_minus
 from nrm.plot.colors import ABOVE, BELOW, diverging
 from nrm.plot.columns import Column, Flows, Node, Ribbon, needed, read_choice, read_flows, stack
-from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, note_sign, percent, short
+from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, note_sign
 from nrm.plot.saving import new_axes
 from nrm.questions import Layer, Partition
 
@@ -295,7 +296,7 @@ def _draw_node(page: Page, column: int, node: Node, top: float) -> None:
     y = top + height / 2
     style: dict[str, Any] = {"color": INK, "fontsize": TEXT_POINTS, "va": "center_baseline", "parse_math": False}
     page.ax.text(x + PAD, y, shorten(node.text), ha="left", **style)
-    page.ax.text(x + width - PAD, y, percent(node.share), ha="right", **style)
+    page.ax.text(x + width - PAD, y, with_minus(percent(node.share)), ha="right", **style)
 
 
 def _draw_head(page: Page, i: int, column: Column) -> None:

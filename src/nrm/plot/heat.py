@@ -11,6 +11,7 @@ import numpy as np
 
 from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
+from nrm.numbers import percent, short, with_minus
 from nrm.plot.colors import diverging
 from nrm.plot.pictures import Array, Picture, Scalar, check_fit, read_image, read_relevance, read_scalar, to_grey
 from nrm.plot.saving import new_axes
@@ -163,7 +164,7 @@ def note_rest(rest: Scalar | None) -> list[str]:
     if abs(share) < NOTED_REST:
         return []
     sides = "against the output" if share < 0 else "for the output, what is shown is against it" if share > 1 else ""
-    return [f"{_minus(f'{100 * share:.1f}')} % of the mass not shown{': ' * bool(sides)}{sides}"]
+    return [f"{with_minus(percent(share, 1))} of the mass not shown{': ' * bool(sides)}{sides}"]
 
 
 def find_limit(values: Array, scale: float | str | None) -> float:
@@ -179,13 +180,13 @@ def find_limit(values: Array, scale: float | str | None) -> float:
         return float(sizes.max()) or 1.0
     if isinstance(scale, str):
         match = re.fullmatch(r"(\d+(?:\.\d*)?) ?%", scale)
-        percent = float(match.group(1)) if match else 0.0
-        if not 0.0 < percent <= 100.0:
+        wanted = float(match.group(1)) if match else 0.0
+        if not 0.0 < wanted <= 100.0:
             raise QuestionError(
                 "scale is not a percentile", got=repr(scale), expected='a number, or a percentile such as "99%"'
             )
         sizes = sizes[sizes > 0]
-        return float(np.percentile(sizes, percent)) if sizes.size else 1.0
+        return float(np.percentile(sizes, wanted)) if sizes.size else 1.0
     limit = read_scalar(scale, "scale")
     if limit <= 0:
         raise QuestionError("scale is not positive", got=repr(scale), expected="the relevance that has the full colour")
@@ -254,31 +255,6 @@ def dress_bar(bar: Colorbar, ticks: dict[float, str], labels: tuple[str, str], t
 def mark_limit(limit: float) -> dict[float, str]:
     """The three numbers of a colour bar."""
     return {-limit: short(-limit), 0.0: "0", limit: short(limit, plus=True)}
-
-
-def short(number: float, plus: bool = False) -> str:
-    """Two digits, as people write them.
-
-    >>> short(0.00213), short(3.4e-5), short(12.0, plus=True)
-    ('0.0021', '3.4·10⁻⁵', '+12')
-    """
-    mantissa, _, exponent = f"{number:{'+' if plus else ''}.2g}".partition("e")
-    power = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")) if exponent else ""
-    return _minus(mantissa) + (f"·10{power}" if power else "")
-
-
-def percent(share: float) -> str:
-    """A share as people write it: two digits below 10 %, whole numbers above.
-
-    >>> percent(0.0344), percent(-0.123), percent(1.0), percent(0.0)
-    ('3.4 %', '−12 %', '100 %', '0 %')
-    """
-    text = f"{100 * share:.1f}" if abs(share) < 0.0995 else f"{100 * share:.0f}"
-    return f"{_minus(text) if float(text) else 0} %"
-
-
-def _minus(text: str) -> str:
-    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def _new_axes(size: tuple[int, int], colorbar: bool) -> Axes:

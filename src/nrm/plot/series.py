@@ -9,8 +9,9 @@ import numpy as np
 
 from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
+from nrm.numbers import short
 from nrm.plot.colors import ABOVE, BELOW, diverging
-from nrm.plot.heat import FRAME, INK, NOTE_POINTS, check_axes, find_limit, note_rest, note_sign, short, wrap_notes
+from nrm.plot.heat import FRAME, INK, NOTE_POINTS, check_axes, find_limit, note_rest, note_sign, wrap_notes
 from nrm.plot.pictures import Array, Picture, Scalar, read_finite
 from nrm.plot.saving import new_axes
 

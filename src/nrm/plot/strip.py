@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
+from nrm.numbers import percent
 from nrm.plot.grid import montage
 from nrm.plot.pictures import Picture
 
@@ -43,7 +44,7 @@ def strips(R: Any, image: Picture, *partitions: Any, k: int = 5, scale: float | 
             raise QuestionError("strips show one image", got=f"a measure of {len(R)}", hint="nrm.measure(model, x[:1])")
         flows = R.flows(*partitions, k=k)[0]
         heats = [_summed(R(R.input))] + [_summed(R(R.input, *flow)) for flow in flows]
-        columns = ["image", "all walks", *(f"{100 * flow.relevance:.1f} %" for flow in flows)]
+        columns = ["image", "all walks", *(percent(flow.relevance, 1) for flow in flows)]
         return montage([(image, *heats)], columns=columns, scale=scale)
     except NrmError as error:
         error.at("nrm.plot.strips")

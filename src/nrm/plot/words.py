@@ -14,8 +14,9 @@ import numpy as np
 from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
 from nrm.files import write_text
+from nrm.numbers import percent, short, with_minus
 from nrm.plot.colors import ABOVE, BELOW, color_at, diverging
-from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, find_limit, note_rest, note_sign, percent, short
+from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, find_limit, note_rest, note_sign
 from nrm.plot.pictures import Array, Picture, Scalar, read_line
 from nrm.plot.saving import draw_and_save, new_axes
 
@@ -139,14 +140,14 @@ class Text:
     def __str__(self) -> str:
         parts = []
         for piece, r in zip(self.pieces, self.relevance, strict=True):
-            number = f"{r:+.2f}".replace("-", "\N{MINUS SIGN}")
+            number = with_minus(f"{r:+.2f}")
             parts.append(" " * piece.space + f"{piece.text}({number})" + "\n" * piece.ends)
         return "".join(parts)
 
     def _span(self, piece: Piece, r: float) -> str:
         level = r / self.limit
         style = f"background:{color_at(level)};color:{_ink(level)};border-radius:.2em;padding:.15em .1em"
-        about = html.escape(f"{piece.text}: {percent(r)}", quote=True)
+        about = html.escape(f"{piece.text}: {with_minus(percent(r))}", quote=True)
         shown = f"<span style='{style}' title=\"{about}\">{html.escape(piece.text)}</span>"
         return (" " if piece.space else "<wbr>") + shown + ("<br>" if piece.ends else "")
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nrm.memory import ALIVE, size_text
+from nrm.memory import ALIVE
+from nrm.numbers import size_text
 from nrm.questions.adjacent import mixing_steps
 from nrm.questions.channels import keeps_channels, mixes_channels
 from nrm.questions.live import live_blocks
@@ -101,7 +102,7 @@ class Plan(Records):
     def _result(self) -> str:
         sweeps = f"{self.chunks} sweep{'s' * (self.chunks != 1)} of about {size_text(self.peak)}"
         parts = sweeps if self.peak else f"{self.chunks} chunk{'s' * (self.chunks != 1)}"
-        return f"result: {axes_text(self.axes, self.shape)}; {self.nbytes / 2**20:.2f} MiB in {parts}"
+        return f"result: {axes_text(self.axes, self.shape)}; {size_text(self.nbytes)} in {parts}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from nrm.errors import MemoryLimitError
-from nrm.memory import ALIVE, size_text
+from nrm.memory import ALIVE
+from nrm.numbers import size_text
 from nrm.questions.answer import Answerer, blocks_in_chunks, grid, ordered
 from nrm.questions.course import Course, Size, Turn
 from nrm.questions.outlook import Outlook

@@ -14,6 +14,7 @@ from nrm.measure import (
     balance,
     is_beyond,
 )
+from nrm.numbers import percent
 
 LEVELS = ("good", "care", "bad")
 
@@ -33,9 +34,9 @@ def _facts(check: Check) -> list[dict[str, str]]:
     if not check.measured:
         off = f"at the inputs it is off by {cut:.1g}, layers were not measured"
     facts = [
-        _fact("mass", _level(cut, 1e-3, PRECISION_RAISE), _percent(check.mass[0], 2),
+        _fact("mass", _level(cut, 1e-3, PRECISION_RAISE), percent(check.mass[0], 2),
               f"Everything that flows in should add up to 100 %; {off}."),
-        _fact("lost in sinks", _level(check.sink[0], SINK_WARN, SINK_RAISE), _percent(check.sink[0], 2),
+        _fact("lost in sinks", _level(check.sink[0], SINK_WARN, SINK_RAISE), percent(check.sink[0], 2),
               "Relevance that arrived at columns without a sum, which could not be shared."),
         _fact("total variation", _level(variation, VARIATION_WARN, float("inf")), f"{variation:.3g}",
               "1 means that nothing cancels; more means that relevance for and against the output is weighed up"
@@ -49,13 +50,13 @@ def _facts(check: Check) -> list[dict[str, str]]:
             f"{check.negative[0]} of {check.reached} neurons on the way have inputs that sum below zero, with this"
             " share of the weight; dividing by that sum turns signs. It matters where the total variation is large."
         )
-        facts.append(_fact("negative columns", "good", _percent(check.negative[1], 2), text))
+        facts.append(_fact("negative columns", "good", percent(check.negative[1], 2), text))
     if check.biases[0] or check.offsets[0]:
         share = check.biases[0] + check.offsets[0]
         text = "Walks that begin at constants of the network, not at the input; they are not in the heat map."
         if is_beyond(share):
             text += f" Shares beyond 100 % cancel: {balance(share)}."
-        facts.append(_fact("in biases", "good", _percent(share, 1), text))
+        facts.append(_fact("in biases", "good", percent(share, 1), text))
     if check.moved is not None:
         text = "How far the outputs moved against the model's own precision."
         facts.append(_fact("outputs moved", "good", f"{check.moved[0]:.1g}", text))
@@ -68,7 +69,3 @@ def _fact(name: str, level: str, number: str, text: str) -> dict[str, str]:
 
 def _level(number: float, care: float, bad: float) -> str:
     return "bad" if not number <= bad else "care" if number > care else "good"
-
-
-def _percent(share: float, digits: int) -> str:
-    return f"{100 * share:.{digits}f} %"

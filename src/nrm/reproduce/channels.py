@@ -7,6 +7,7 @@ from typing import Any
 
 from nrm.jobs import relmax
 from nrm.measure import Measure
+from nrm.numbers import percent
 from nrm.plot import heatmap
 from nrm.questions import Set
 from nrm.reproduce.drawing import panels
@@ -62,7 +63,7 @@ def _pairs(found: Subject, count: int) -> Any:
     for row, i, R, flow in zip(axes, images, measures, flows, strict=True):
         _draw(row[0], found, i, None, "\n".join(map(str, flow)))
         _draw(row[1], found, i, R, "all walks")
-        _draw(row[2], found, i, R, f"the pair: {100 * flow.relevance:.2f} %", *flow)
+        _draw(row[2], found, i, R, f"the pair: {percent(flow.relevance, 2)}", *flow)
         for rank, (ax, j) in enumerate(zip(row[3:], best.top(*flow, k=EXAMPLES).samples, strict=False), 1):
             _draw(ax, found, j, found.measured(j, PAPER), f"RelMax {rank}", *flow)
         for ax in row[3 + min(count, EXAMPLES) :]:

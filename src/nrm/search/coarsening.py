@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
+from nrm.numbers import percent
 from nrm.questions import Asked, Blocks, Layer, Partition, in_forward_order, read_partitions
 from nrm.search.found import read_count
 from nrm.search.grouping import blocks_of, grouped_by, ranked
@@ -91,7 +92,7 @@ class Coarsening(Records):
             f"  {partition.layer}: {labels.shape[1]} blocks in {int(labels.max()) + 1} groups"
             for partition, labels in zip(self.partitions, self.labels, strict=True)
         ]
-        kept = "; ".join(", ".join(f"{share:.0%}" for share in row) for row in self.kept[:4].tolist())
+        kept = "; ".join(", ".join(percent(share, 0) for share in row) for row in self.kept[:4].tolist())
         more = " ..." if len(self.kept) > 4 else ""
         return "\n".join(["coarsening", *lines, f"  pair information kept: {kept}{more}"])
 
