@@ -15,12 +15,10 @@ from nrm.cli.names import read_class_names
 from nrm.cli.notation import read_question, read_target
 from nrm.cli.output import Terminal
 from nrm.errors import InputError, NrmError, QuestionError, readable
-from nrm.extras import extra
-from nrm.files import replacing
 from nrm.jobs import Blocks, Images, Ranking, relmax as run_relmax, split_label
 from nrm.measure import LABEL, Classes, dataset_names, match_classes, output_names
 from nrm.numbers import percent
-from nrm.plot import gallery, read_image
+from nrm.plot import gallery, read_image, save_and_close
 from nrm.questions import Partition, Set
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -176,13 +174,9 @@ def draw_sheet(
     path: Path, found: Ranking, rows: Sequence[Parts], loaded: Loaded, dataset: Any, arguments: Mapping[str, Any]
 ) -> None:
     """A contact sheet: a row for every block, with its best samples."""
-    with extra("viz", "contact sheets"):
-        import matplotlib.pyplot as plt
     wide = min(WIDE, found.facts["k"])
     figure = gallery(found, *rows, k=wide, model=loaded.model, dataset=dataset, **arguments)
-    with replacing(path) as new:
-        figure.savefig(new, format=path.suffix[1:].lower(), dpi=150)
-    plt.close(figure)
+    save_and_close(figure, path, tight=False)
 
 
 def _refuse(store: Path | None, sheet: Path | None, blocks: int) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nrm.cli.output import as_text
-from nrm.extras import extra
-from nrm.files import mark_results, replacing, write_text
-from nrm.plot import draw_flows, heatmap, text
+from nrm.files import mark_results, write_text
+from nrm.plot import draw_flows, heatmap, save_and_close, text
 from nrm.report import View
 from nrm.results import save
 
@@ -59,21 +58,10 @@ def _heat(folder: Path, view: View) -> Iterator[str]:
 
 
 def _flows(folder: Path, view: View) -> Iterator[str]:
-    axes = draw_flows(view.R, view.drawn())
-    yield from _save(axes.figure, folder, "flows")
+    yield from _save(draw_flows(view.R, view.drawn()).figure, folder, "flows")
 
 
-def _save(figure: Any, folder: Path, name: str) -> Iterator[str]:
-    for kind in ("png", "svg"):
-        save_picture(figure, folder / f"{name}.{kind}", close=kind == "svg")
-        yield f"{name}.{kind}"
-
-
-def save_picture(figure: Any, path: Path, close: bool = True) -> None:
-    """Writes a figure in the format that the name ends with, as a whole or not at all, and closes it."""
-    with extra("viz", "pictures of results"):
-        import matplotlib.pyplot as plt
-    with replacing(path) as new:
-        figure.savefig(new, format=path.suffix[1:].lower(), dpi=RESOLUTION)
-    if close:
-        plt.close(figure)
+def _save(figure: Any, folder: Path, name: str) -> list[str]:
+    names = [f"{name}.png", f"{name}.svg"]
+    save_and_close(figure, *(folder / one for one in names), dpi=RESOLUTION, tight=False)
+    return names

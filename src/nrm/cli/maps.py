@@ -9,11 +9,12 @@ from nrm.cli.ask import opened
 from nrm.cli.asked import Heatmaps
 from nrm.cli.datasets import name_of, read_classes, read_dataset
 from nrm.cli.explain import refuse_file
-from nrm.cli.folder import save_picture, write_json
+from nrm.cli.folder import RESOLUTION, write_json
 from nrm.cli.output import Terminal
 from nrm.errors import InputError, readable
 from nrm.jobs import Heatmap, heatmaps as make_heatmaps
 from nrm.measure import LABEL, output_names
+from nrm.plot import save_and_close
 
 PICTURES = "pictures"
 
@@ -74,5 +75,5 @@ def _draw(out: Path, one: Heatmap) -> str | None:
     path = out / PICTURES / name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_picture(one.draw().figure, path)
+        save_and_close(one.draw().figure, path, dpi=RESOLUTION, tight=False)
     return readable(f"{PICTURES}/{name}")

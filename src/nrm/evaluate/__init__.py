@@ -3,7 +3,7 @@
 from nrm.evaluate.baselines import METHODS, scores
 from nrm.evaluate.comparison import Agreement, Comparison, compare
 from nrm.evaluate.intervention import contribution, each, occlusion, remove
-from nrm.evaluate.statistics import Correlation, TopSums, interval, pearson, sc_k
+from nrm.evaluate.statistics import Correlation, TopSums, interval, merge_means as merge_means, pearson, sc_k
 
 __all__ = [
     "METHODS",

@@ -7,6 +7,7 @@ handed over part by part to :class:`Correlation` and :class:`TopSums`, with the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,13 +47,26 @@ def sc_k(C: Tensor, S: Tensor, k: Sequence[int] | Tensor | None = None) -> Tenso
     return top.curve(k)
 
 
+def merge_means(mean: Tensor, new: Tensor, count: Any, more: Any) -> tuple[Tensor, Tensor, Any]:
+    """The mean of two groups of ``count`` and ``more`` samples; the distance of their means, and its weight.
+
+    The sum of squared deviations of both is that of each plus the weight times the squared distance, and likewise for
+    products (Chan, Golub, LeVeque): so samples that come one group after the other need not be kept.
+
+    >>> merge_means(torch.tensor(1.5), torch.tensor(6.0), 2, 1)
+    (tensor(3.), tensor(4.5000), 0.6666666666666666)
+    """
+    step = new - mean
+    return mean + step * (more / (count + more)), step, count * more / (count + more)
+
+
 class Correlation:
     """The Pearson correlation of contributions and scores that come in parts."""
 
     def __init__(self) -> None:
         self.count = 0
         self._mean: Tensor | None = None
-        self._moments: Tensor | None = None
+        self._moments: Any = 0.0
 
     def __repr__(self) -> str:
         return f"the correlation of contributions and scores of {self.count} combinations so far"
@@ -67,24 +81,19 @@ class Correlation:
         count, mean = c.shape[1], torch.stack([c.mean(1), s.mean(1)])
         c, s = c - mean[0, :, None], s - mean[1, :, None]
         moments = torch.stack([torch.linalg.vecdot(x, y) for x, y in ((c, c), (s, s), (c, s))])
-        if self._mean is None or self._moments is None:
-            self.count, self._mean, self._moments = count, mean, moments
-            return
-        if mean.shape != self._mean.shape:
+        before = torch.zeros_like(mean) if self._mean is None else self._mean
+        if mean.shape != before.shape:
             raise QuestionError(
-                "a part of another batch", got=f"{mean.shape[1]} samples", expected=f"{self._mean.shape[1]} samples"
+                "a part of another batch", got=f"{mean.shape[1]} samples", expected=f"{before.shape[1]} samples"
             )
-        total = self.count + count
-        step = mean - self._mean
-        between = torch.stack([step[0] ** 2, step[1] ** 2, step[0] * step[1]]) * (self.count * count / total)
-        self._mean = self._mean + step * (count / total)
-        self._moments = self._moments + moments + between
-        self.count = total
+        self._mean, step, weight = merge_means(before, mean, self.count, count)
+        self._moments = self._moments + moments + weight * torch.stack([step[0] ** 2, step[1] ** 2, step[0] * step[1]])
+        self.count += count
 
     @property
     def value(self) -> Tensor:
         """The correlation in every sample."""
-        if self._moments is None:
+        if self._mean is None:
             raise QuestionError("no contributions yet", hint="update(C, S)")
         x, y, both = self._moments.unbind()
         correlation: Tensor = both / (x * y).sqrt()

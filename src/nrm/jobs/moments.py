@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
+from nrm.evaluate import merge_means
 
 COLUMNS = 2**15
 """Columns that are counted in together: so many stay in the caches between one step and the next."""
@@ -152,9 +153,8 @@ class ByClass:
         before, more = (torch.tensor(c, dtype=mean.dtype, device=mean.device)[:, None]
                         for c in ([self._counts[row] for row in rows], counts))  # fmt: skip
         at: Any = slice(rows[0], rows[0] + 1) if len(rows) == 1 else rows
-        apart = new[0] - mean[at]
-        mean[at] += apart * (more / (before + more))
-        squares[at] += apart.square_().mul_(before * more / (before + more)).add_(new[1])
+        mean[at], apart, weight = merge_means(mean[at], new[0], before, more)
+        squares[at] += apart.square_().mul_(weight).add_(new[1])
         for table, added in zip(sums, new[2:], strict=True):
             table[at] += added
 

@@ -304,11 +304,10 @@ def in_order(shards: Iterator[Done]) -> Iterator[Done]:
             following += 1
 
 
-def bar(total: int | None, progress: bool | None) -> Any:
-    """A progress bar of samples."""
-    return tqdm(
-        total=total, desc="samples", unit="", disable=progress is False, delay=0.0 if progress else 2.0, leave=False
-    )
+def bar(total: int | None, progress: bool | None, what: str = "samples", items: Any = None) -> Any:
+    """A progress bar of samples, or of other items that it goes through."""
+    hidden, delay = progress is False, 0.0 if progress else 2.0
+    return tqdm(items, total=total, desc=what, unit="", disable=hidden, delay=delay, leave=False)
 
 
 def shards_of(samples: Iterator[Loaded], size: int) -> Iterator[tuple[int, Iterator[Loaded]]]:

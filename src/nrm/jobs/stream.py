@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from nrm.errors import NrmError, QuestionError
 from nrm.jobs.moments import ByClass, Moments
 from nrm.jobs.questions import fingerprint, read_asked
+from nrm.jobs.relmax import bar
 from nrm.jobs.samples import read_batch
 from nrm.measure import (
     Axis,
@@ -197,11 +197,7 @@ class Stream:
         kept = {name: ByClass() for name in self._questions}
         first = 0
         given = None if by is None or isinstance(by, str) else _read_labels(by)
-        shown = tqdm(
-            self._loader, desc="batches", disable=self._progress is False, delay=0.0 if self._progress else 2.0,
-            leave=False,
-        )  # fmt: skip
-        with shown:
+        with bar(None, self._progress, "batches", self._loader) as shown:
             for batch in shown:
                 try:
                     first += self._count(batch, kept, by if given is None else given, first)

@@ -450,7 +450,7 @@ def _judge(
             more = ", zero='uniform' spreads it" if sums.zero == "sink" else ""
             size = " (in absolute values)" * (leak > 1)
             errors.append((i, f"{percent(leak, 1)} of the mass{size} is in sinks, most of it at {worst!r}, whose"
-                              f" columns have no sum to be shared by: another rule there shares it{more}."))  # fmt: skip
+                              f" columns have no sum: another rule there shares it{more}."))  # fmt: skip
         elif leak > SINK_WARN:
             cautions.append((i, f"{percent(leak, 2)} of the mass is in sinks at {', '.join(list(sums.sinks)[:3])}."))
         leak = sum(float(mass[i]) for mass in sums.constants.values()) / whole

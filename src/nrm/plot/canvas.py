@@ -16,15 +16,18 @@ with extra("viz", "nrm.plot"):
 DPI = 150
 
 
-def save_figure(figure: Any, path: str | os.PathLike[str], dpi: float = DPI) -> None:
-    """Writes a figure, in the format that the name of the file tells; it is there as a whole or not at all."""
+def save_figure(figure: Any, path: str | os.PathLike[str], dpi: float = DPI, tight: bool = True) -> None:
+    """Writes a figure, in the format that the name of the file tells; it is there as a whole or not at all.
+
+    ``tight`` cuts off its empty margins.
+    """
     kind = os.path.splitext(path)[1][1:].lower()
     known = sorted(figure.canvas.get_supported_filetypes())
     if kind not in known:
         expected = f"a file that ends in {', '.join(known)}"
         raise QuestionError("not the name of a picture", got=os.fspath(path), expected=expected)
     with replacing(path) as temporary:
-        figure.savefig(temporary, format=kind, dpi=dpi, bbox_inches="tight")
+        figure.savefig(temporary, format=kind, dpi=dpi, bbox_inches="tight" if tight else None)
 
 
 class Sheet(Figure):

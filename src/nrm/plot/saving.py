@@ -28,10 +28,18 @@ def new_axes(needed_by: str, size: tuple[float, float], **options: Any) -> Any:
 
 def draw_and_save(path: str | os.PathLike[str], draw: Callable[..., Axes], **options: Any) -> None:
     """Draws a new figure, writes it, and closes it again, so that a thousand pictures take the memory of one."""
+    save_and_close(draw(**options).figure, path)
+
+
+def save_and_close(figure: Any, *paths: str | os.PathLike[str], **options: Any) -> None:
+    """Writes a figure to files, each there as a whole or not at all, and lets go of it: pyplot keeps it open otherwise.
+
+    ``options`` are ``dpi`` and ``tight``, which cuts off empty margins.
+    """
     with extra("viz", "nrm.plot"):
         import matplotlib.pyplot as plt
-    figure: Any = draw(**options).figure
     try:
-        importlib.import_module("nrm.plot.canvas").save_figure(figure, path)
+        for path in paths:
+            importlib.import_module("nrm.plot.canvas").save_figure(figure, path, **options)
     finally:
         plt.close(figure)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -23,14 +22,6 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 3.0) -> 
         from matplotlib.figure import Figure
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Writes a figure and lets go of it: those made through pyplot are kept open until they are closed."""
-    with extra("viz", "nrm reproduce"):
-        import matplotlib.pyplot as plt
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def curves_figure(tables: Mapping[str, Tensors]) -> Figure:

@@ -14,10 +14,10 @@ from tqdm.auto import tqdm
 from nrm._version import __version__
 from nrm.errors import NrmWarning, QuestionError
 from nrm.files import claim, write_text
+from nrm.plot import save_and_close
 from nrm.reproduce.additive import ADDITIVE
 from nrm.reproduce.channels import CHANNELS
 from nrm.reproduce.clusters import CLUSTERS
-from nrm.reproduce.drawing import save
 from nrm.reproduce.experiment import Experiment, Setting, Track
 from nrm.reproduce.gnn import GNN
 from nrm.reproduce.mlp import MLP
@@ -61,7 +61,7 @@ def reproduce(
             outcome = finish()
         facts = {"corresponds to": experiment.paper, "date": date.today().isoformat(), **outcome.facts}
         for title, figure in outcome.figures.items():
-            save(figure, folder / f"{title}.png")
+            save_and_close(figure, folder / f"{title}.png", tight=False)
         write_text(folder / "table.md", as_markdown(experiment.title, outcome.rows, facts))
         write_text(folder / "results.json", as_json(name, outcome.rows, facts))
     return folder
