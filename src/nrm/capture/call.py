@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -56,3 +57,13 @@ class Call:
             channel = None if node.channel is None else node.channel + tensor.ndim - other.ndim
             return self.recorder.constant(tensor, self.name, None, channel if (channel or 0) >= 0 else None)
         return self.recorder.constant(tensor, self.name)
+
+
+def of_first(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[Tensor], Tensor]:
+    """A function of its first argument alone, the others held; it keeps nothing else of a call alive."""
+
+    def function(v: Tensor) -> Tensor:
+        result: Tensor = func(v, *args, **kwargs)
+        return result
+
+    return function

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nrm.capture.call import Call
+from nrm.capture.call import Call, of_first
 from nrm.capture.names import function_name
 from nrm.capture.ops import Linear, Pointwise
 from nrm.capture.replay import computed, deviates
@@ -24,12 +24,7 @@ def _linear_in_first(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps
     """A function that is linear in its first argument: its transpose is its gradient."""
     if any(c.tracked(a) for a in (*args, *kwargs.values())):
         return None
-    func = c.func
-
-    def function(v: Tensor) -> Tensor:
-        result: Tensor = func(v, *args, **kwargs)
-        return result
-
+    function = of_first(c.func, args, kwargs)
     map = Function(input.shape, c.result.shape, function, batched=False, positive=False, name=c.name)
     return c.one(Linear(map, "linear"), input)
 

@@ -59,7 +59,7 @@ class Heatmap:
             axes = [self.question] * self.relevance.ndim
             save(path, measure=self._facts(), relevance=(self.relevance, axes))
         else:
-            importlib.import_module("nrm.plot.saving").draw_and_save(path, self.draw, **options)
+            importlib.import_module("nrm.plot").draw_and_save(path, self.draw, **options)
 
     def _facts(self) -> dict[str, Any]:
         return {"number": self.number, "value": self.value, "target": self.target, "prediction": self.prediction,

@@ -9,6 +9,7 @@ from nrm.operators.convolution import Convolution, FlatConvolution, convolution_
 from nrm.operators.fields import Field, Rows, field_of, pick, sources
 from nrm.operators.jacobian import Ends, Jacobian, PerSample
 from nrm.operators.maps import (
+    Around as Around,
     Centering,
     Change as Change,
     Composed,

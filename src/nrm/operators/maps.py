@@ -321,11 +321,10 @@ class Function(LinearMap):
 
 
 @dataclass(frozen=True, eq=False)
-class _Scaled(LinearMap):
-    """A map times a number; the negative part of non-negative weights is 0 times the map."""
+class Around(LinearMap):
+    """A map that is made of another one, and has its shapes."""
 
     map: LinearMap
-    factor: float
 
     @property
     def inside(self) -> torch.Size:  # type: ignore[override]
@@ -334,6 +333,13 @@ class _Scaled(LinearMap):
     @property
     def outside(self) -> torch.Size:  # type: ignore[override]
         return self.map.outside
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaled(Around):
+    """A map times a number; the negative part of non-negative weights is 0 times the map."""
+
+    factor: float
 
     def apply(self, x: Tensor) -> Tensor:
         return self.map.apply(x) * self.factor if self.factor else x.new_zeros(x.shape[0], *self.outside)

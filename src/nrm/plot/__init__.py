@@ -40,7 +40,7 @@ from nrm.plot.heat import heatmap
 from nrm.plot.layout import lay_out as lay_out
 from nrm.plot.nodes import graph, join_lines as join_lines
 from nrm.plot.pictures import Array as Array, read_image as read_image
-from nrm.plot.saving import save_and_close as save_and_close
+from nrm.plot.saving import draw_and_save as draw_and_save, save_and_close as save_and_close
 from nrm.plot.series import series
 from nrm.plot.strip import strips
 from nrm.plot.table import table

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nrm.capture import NONNEGATIVE, Combine, Node, Select, Tape
 from nrm.errors import RuleError
-from nrm.operators import Identity, LinearMap
+from nrm.operators import Around, Identity, LinearMap
 from nrm.rules import Key, Rule
 from nrm.steps.maps import Scale
 
@@ -138,18 +138,8 @@ def _per_unit(a: Tensor | float, h: Tensor, rule: Rule) -> Scale:
 
 
 @dataclass(frozen=True, eq=False)
-class _Bounded(LinearMap):
+class _Bounded(Around):
     """In the place of a map of absolute entries, something at least as large, upward only."""
-
-    map: LinearMap
-
-    @property
-    def inside(self) -> torch.Size:  # type: ignore[override]
-        return self.map.inside
-
-    @property
-    def outside(self) -> torch.Size:  # type: ignore[override]
-        return self.map.outside
 
     def apply(self, x: Tensor) -> Tensor:
         return self.map.bound(x)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nrm.capture.call import Call
+from nrm.capture.call import Call, of_first
 from nrm.capture.elementwise import common_root
 from nrm.capture.ops import Combine, Multiply, Pointwise, Softmax, Term, Unknown
 from nrm.capture.vocabulary.pooling import choice
@@ -29,14 +29,9 @@ from nrm.operators import Expand
 def _pointwise(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     if any(c.tracked(a) for a in (*args, *kwargs.values())):
         return None
-    func = c.func
-
-    def function(v: Tensor) -> Tensor:
-        result: Tensor = func(v, *args, **kwargs)
-        return result
-
+    function = of_first(c.func, args, kwargs)
     plain = not args and kwargs.keys() <= {"inplace"}
-    offset = (_at_zero if plain else _at_zero.__wrapped__)(func if plain else function, input.dtype, input.device)
+    offset = (_at_zero if plain else _at_zero.__wrapped__)(c.func if plain else function, input.dtype, input.device)
     if offset is None or not math.isfinite(offset):
         return None
     simple = not any(isinstance(a, Tensor) for a in (*args, *kwargs.values()))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nrm.capture.call import Call
+from nrm.capture.call import Call, of_first
 from nrm.capture.ops import Combine, Linear, Select, Term
 from nrm.capture.vocabulary.reading import Steps, axes, count, linear_function, reads, wide
 from nrm.operators import Gather, Masking, Reduce
@@ -22,14 +22,9 @@ from nrm.operators import Gather, Masking, Reduce
 def _pool(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     if len(c.tensors) != 1:
         return None
-    func = c.func
     space = {"1": 1, "2": 2, "3": 3}.get(c.name[-2], 1 if c.name in ("fold", "col2im") else input.ndim - 2)
     mode = kwargs.get("mode", next((a for a in args if isinstance(a, str)), "nearest"))
-
-    def function(v: Tensor) -> Tensor:
-        result: Tensor = func(v, *args, **kwargs)
-        return result
-
+    function = of_first(c.func, args, kwargs)
     if c.name == "grid_sample":
         return linear_function(c, input, function, "pool", positive=mode != "bicubic")
     batched = input.ndim == space + 2
