@@ -9,13 +9,13 @@ from typing import Any
 from nrm.cli.answers import Data, arguments_of, cost, line, open_measure, sweeps, timed
 from nrm.cli.ask import opened, show_cost
 from nrm.cli.asked import Relmax
-from nrm.cli.inputs import TENSORS, Sample, as_batch, on_device, read_tensors
+from nrm.cli.inputs import TENSORS, Sample, as_batch, read_tensors
 from nrm.cli.models import Loaded
 from nrm.cli.names import read_class_names
 from nrm.cli.notation import read_question, read_target
 from nrm.cli.output import Terminal
 from nrm.errors import InputError, NrmError, QuestionError, readable
-from nrm.jobs import Blocks, Images, Ranking, relmax as run_relmax, split_label
+from nrm.jobs import Blocks, Images, Ranking, on_device, relmax as run_relmax, split_label
 from nrm.measure import LABEL, Classes, dataset_names, match_classes, output_names
 from nrm.numbers import percent
 from nrm.plot import gallery, read_image, save_and_close
@@ -214,7 +214,7 @@ def _dry_run(
 ) -> int:
     with terminal.work("planning"):
         inputs, _ = split_label(dataset[0])
-        sample = Sample(on_device(loaded, as_batch(inputs)))
+        sample = Sample(on_device(as_batch(inputs), loaded.model))
         R, seconds = timed(lambda: open_measure(loaded, sample, arguments))
         lines = [sweeps(), *(line(" x ".join(map(str, q)), R.plan(*q)) for q in questions)]
         found = cost(lines, seconds, len(dataset))

@@ -22,6 +22,7 @@ from nrm.errors import InputError, NrmError, readable
 from nrm.explorer import batched
 from nrm.extras import extra
 from nrm.files import SUFFIXES, files_below, read_image
+from nrm.jobs import on_device
 
 TENSORS = (".npy", ".safetensors")
 TEXTS = (".txt",)
@@ -159,7 +160,7 @@ def _picture(loaded: Loaded, source: bytes | Path, name: str) -> Sample:
         image = read_image(source)
     except NrmError as error:
         raise error.at(name) from None
-    return Sample(on_device(loaded, as_batch(transformed(loaded, image, name))))
+    return Sample(on_device(as_batch(transformed(loaded, image, name)), loaded.model))
 
 
 def transformed(loaded: Loaded, image: Any, where: str) -> Any:
@@ -179,14 +180,6 @@ def as_batch(sample: Any) -> Any:
     if isinstance(sample, Mapping):
         return {name: value[None] for name, value in sample.items()}
     return batched(sample)
-
-
-def on_device(loaded: Loaded, inputs: Any) -> Any:
-    """The same where the model is."""
-    device = next((p.device for p in loaded.model.parameters()), torch.device("cpu"))
-    if isinstance(inputs, Mapping):
-        return {name: value.to(device) for name, value in inputs.items()}
-    return inputs.to(device) if isinstance(inputs, Tensor) else inputs
 
 
 # ---- tensors and texts -----------------------------------------------------------------------------------------
@@ -218,7 +211,7 @@ def _samples_of(found: Tensor | dict[str, Tensor], name: str, loaded: Loaded, ba
         parts = [{key: value[i : i + 1] for key, value in found.items()} for i in range(counts.pop())]
     if not parts:
         raise InputError("the file has no samples", got=name)
-    return [Sample(on_device(loaded, part)) for part in parts]
+    return [Sample(on_device(part, loaded.model)) for part in parts]
 
 
 def _token_ids(loaded: Loaded, ids: Tensor, name: str) -> Sample:
@@ -230,7 +223,7 @@ def _token_ids(loaded: Loaded, ids: Tensor, name: str) -> Sample:
         got, expected = f"{name}: {int(ids.min())} to {int(ids.max())}", f"0 to {size - 1}"
         raise InputError("no such token", got=got, expected=expected)
     names = loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist()) if loaded.tokenizer is not None else None
-    return Sample(on_device(loaded, {"input_ids": ids}), None if names is None else tuple(map(str, names)))
+    return Sample(on_device({"input_ids": ids}, loaded.model), None if names is None else tuple(map(str, names)))
 
 
 def _read_array(source: Path | io.BytesIO, name: str) -> Tensor:
@@ -275,7 +268,7 @@ def _tokens(loaded: Loaded, text: str) -> Sample:
     if not made["input_ids"].numel():
         raise InputError("the text is empty", got=repr(text[:60]))
     names = loaded.tokenizer.convert_ids_to_tokens(made["input_ids"][0].tolist())
-    return Sample(on_device(loaded, dict(made)), tuple(names))
+    return Sample(on_device(dict(made), loaded.model), tuple(names))
 
 
 def example_input(loaded: Loaded, shape: Sequence[int] | None = None) -> tuple[Any, str]:
@@ -283,12 +276,12 @@ def example_input(loaded: Loaded, shape: Sequence[int] | None = None) -> tuple[A
     generator = torch.Generator().manual_seed(0)
     if shape is not None:
         made = torch.rand((1, *shape), generator=generator)
-        return on_device(loaded, made), f"noise of shape {'x'.join(map(str, shape))}"
+        return on_device(made, loaded.model), f"noise of shape {'x'.join(map(str, shape))}"
     if loaded.tokens:
-        return on_device(loaded, {"input_ids": torch.arange(1, 9)[None]}), "eight tokens"
+        return on_device({"input_ids": torch.arange(1, 9)[None]}, loaded.model), "eight tokens"
     pixels = (torch.rand((256, 256, 3), generator=generator) * 255).to(torch.uint8).numpy()
     sample = as_batch(transformed(loaded, _as_image(pixels), "an image of noise"))
-    return on_device(loaded, sample), "an image of noise"
+    return on_device(sample, loaded.model), "an image of noise"
 
 
 def _as_image(pixels: Any) -> Any:

@@ -11,7 +11,7 @@ from nrm.cli.ask import dry_run, opened
 from nrm.cli.asked import Demo, Explore
 from nrm.cli.datasets import read_dataset
 from nrm.cli.explain import explain_all, read_place, view_of
-from nrm.cli.inputs import Item, Sample, as_batch, on_device, read_inputs, transformed
+from nrm.cli.inputs import Item, Sample, as_batch, read_inputs, transformed
 from nrm.cli.models import Loaded
 from nrm.cli.options import MeasureOptions, ModelOptions
 from nrm.cli.output import COMMAND, Terminal
@@ -20,6 +20,7 @@ from nrm.errors import InputError
 from nrm.explorer import explore as start_explorer
 from nrm.extras import extra
 from nrm.files import replacing
+from nrm.jobs import on_device
 
 DEMO = "nrm.demo:digits"
 
@@ -47,7 +48,7 @@ def serve(
     del arguments["target"]
 
     def transform(image: Any) -> Any:
-        return on_device(loaded, as_batch(transformed(loaded, image, "the page")))
+        return on_device(as_batch(transformed(loaded, image, "the page")), loaded.model)
 
     with contextlib.redirect_stdout(io.StringIO()):  # it would say its address, and a program wants JSON only
         explorer = start_explorer(

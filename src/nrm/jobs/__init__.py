@@ -8,7 +8,7 @@ from nrm.jobs.hits import Blocks, Hit, Hits
 from nrm.jobs.likeness import identify as identify
 from nrm.jobs.ranking import Ranking
 from nrm.jobs.relmax import relmax
-from nrm.jobs.samples import split_label as split_label
+from nrm.jobs.samples import on_device as on_device, split_label as split_label
 from nrm.jobs.store import Store, merge_stores, open_store
 from nrm.jobs.stream import Stream, stream
 

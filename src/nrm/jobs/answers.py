@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nrm.errors import MemoryLimitError, NrmWarning, QuestionError
 from nrm.jobs.questions import joined_sets, only_part
-from nrm.jobs.samples import collate
+from nrm.jobs.samples import collate, on_device
 from nrm.measure import Measure, measure, meeting_peaks, peaks, scaled, weights
 from nrm.questions import Layer, Question
 
@@ -164,17 +164,3 @@ def classes(found: Tensor | str, count: int) -> list[int]:
     if isinstance(found, str) or found.ndim != 1:
         return [-1] * count
     return [int(i) for i in found.tolist()]
-
-
-def on_device(inputs: Any, model: nn.Module) -> Any:
-    """Inputs on the device of a model."""
-    tensor = next(model.parameters(), None)
-    return inputs if tensor is None else _on(inputs, tensor.device)
-
-
-def _on(inputs: Any, device: torch.device) -> Any:
-    if isinstance(inputs, Tensor):
-        return inputs.to(device)
-    if isinstance(inputs, dict):
-        return {key: _on(value, device) for key, value in inputs.items()}
-    return tuple(_on(value, device) for value in inputs) if isinstance(inputs, tuple) else inputs

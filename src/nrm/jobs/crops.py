@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from nrm.errors import QuestionError
-from nrm.jobs.answers import Failure, on_device
+from nrm.jobs.answers import Failure
 from nrm.jobs.datasets import is_map, load, refuse_folder
 from nrm.jobs.hits import Hit
 from nrm.jobs.questions import joined_sets
-from nrm.jobs.samples import collate
+from nrm.jobs.samples import collate, on_device
 from nrm.jobs.store import Store
 from nrm.measure import Box, Fields, Measure, last_set, measure, meeting_peaks
 from nrm.questions import Layer, Question, Set

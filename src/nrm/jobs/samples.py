@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from nrm.errors import QuestionError
@@ -101,3 +101,17 @@ def _pick(inputs: Any, i: int) -> Any:
     if isinstance(inputs, tuple) or (isinstance(inputs, list) and any(isinstance(value, Tensor) for value in inputs)):
         return tuple(_pick(value, i) for value in inputs)
     return inputs[i]
+
+
+def on_device(inputs: Any, model: nn.Module) -> Any:
+    """Inputs on the device of a model."""
+    tensor = next(model.parameters(), None)
+    return inputs if tensor is None else _on(inputs, tensor.device)
+
+
+def _on(inputs: Any, device: torch.device) -> Any:
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    if isinstance(inputs, Mapping):
+        return {key: _on(value, device) for key, value in inputs.items()}
+    return tuple(_on(value, device) for value in inputs) if isinstance(inputs, tuple) else inputs
