@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ from modules import (
     filled,
 )
 from oracles.brute import Network
-from oracles.twin import Rules, Twin
+from oracles.twin import Matrices, Rules, Twin
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Case:
     model: nn.Module
     inputs: tuple[Tensor, ...]
     trace: Callable[[Twin, tuple[Tensor, ...]], str]
+    matrices: Matrices = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{tuple(p.shape)}" for p in self.model.parameters())
@@ -72,7 +73,7 @@ class Case:
 
     def twin(self, rules: Rules, sample: int = 0, **options: str) -> Twin:
         """The oracle's network of one sample, with the shapes of all its tensors, not yet asked for a target."""
-        twin = Twin(self.model, Network(**options), rules)
+        twin = Twin(self.model, Network(**options), rules, matrices=self.matrices)
         with torch.no_grad():
             twin.net.output = self.trace(twin, tuple(x[sample] for x in self.inputs))
         return twin

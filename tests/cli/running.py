@@ -1,4 +1,4 @@
-"""Running commands: in this process, or each in a process of its own that begins where torch is imported already."""
+"""Running commands: here, or each in a process of its own that begins where everything is imported already."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 
 FORKS = """
-import json, os, sys
-import factories, lark, matplotlib, PIL.Image, rich.progress, rich.table
+import contextlib, importlib, json, os, pkgutil, sys
+import factories, lark, matplotlib.pyplot, PIL.Image, rich.progress, rich.table, sklearn.cluster, sklearn.datasets
+import nrm
 from nrm.cli import main
-from nrm.cli.commands import make_command
+
+for module in pkgutil.walk_packages(nrm.__path__, "nrm."):  # once here, instead of in every command
+    with contextlib.suppress(ImportError):
+        module.name == "nrm.__main__" or importlib.import_module(module.name)
 
 work, ended = json.load(sys.stdin), []
 for number, command in enumerate(work["commands"]):

@@ -10,12 +10,20 @@ import pytest
 
 import nrm
 
-MODULES = sorted(m.name for m in pkgutil.walk_packages(nrm.__path__, "nrm."))
+ROOMS = sorted(m.name for m in pkgutil.iter_modules(nrm.__path__))
 
 
-@pytest.mark.parametrize("name", ["nrm", *MODULES])
-def test_docstring_examples(name: str) -> None:
-    if name.startswith("nrm.plot"):
+def modules(room: str) -> list[str]:
+    """The module or package of a room, and all modules below it."""
+    whole = importlib.import_module(f"nrm.{room}")
+    below = pkgutil.walk_packages(getattr(whole, "__path__", ()), f"{whole.__name__}.")
+    return [whole.__name__, *sorted(one.name for one in below)]
+
+
+@pytest.mark.parametrize("room", ["", *ROOMS])
+def test_docstring_examples(room: str) -> None:
+    if room == "plot":
         pytest.importorskip("matplotlib").use("Agg")
-    failed, _ = doctest.testmod(importlib.import_module(name))
-    assert not failed
+    for name in modules(room) if room else ["nrm"]:
+        failed, _ = doctest.testmod(importlib.import_module(name))
+        assert not failed, name

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pytest
 import torch
@@ -21,8 +22,11 @@ from oracles.twin import RULES, Rules, Twin
 
 patient = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 law = settings(suppress_health_check=patient)
-# A law that is run for every kind of network has a share of the examples for each of them.
-law_of_each = settings(max_examples=max(5, settings().max_examples // 3), suppress_health_check=patient)
+# A law that is run for every kind of network, or for several rules, has a share of the examples for each of them: about
+# a hundred in all, and a hundred for each where there is time.
+many = settings().max_examples // 3
+law_of_each = settings(max_examples=many if many > 50 else 4, suppress_health_check=patient)
+law_of_some = settings(max_examples=many if many > 50 else 10, suppress_health_check=patient)
 
 everywhere = st.sampled_from(sorted(RULES)).map(Rules)
 plain = st.sampled_from(["lrp0", "gamma", "zplus", "alpha2beta1"]).map(Rules)
@@ -41,7 +45,7 @@ class Both:
     twins: list[Twin]
     walks: list[list[tuple[Walk, float]]]
 
-    @property
+    @cached_property
     def scale(self) -> float:
         """The total variation of the walks, which bounds what rounding can do to any sum of them."""
         return max(1.0, *(sum(abs(r) for _, r in found) for found in self.walks))
@@ -56,7 +60,7 @@ class Both:
         """All but the output: a set of outputs that the target excludes is an error, not 0."""
         return [name for name in self.tensors if name != self.twins[0].net.output]
 
-    @property
+    @cached_property
     def edges(self) -> list[tuple[str, str]]:
         """Every copy of a tensor on its way to a consumer that some walk takes; biases and sinks are no tensors."""
         pairs = {
@@ -67,6 +71,12 @@ class Both:
             if a in self.twins[0].shapes
         }
         return sorted(pairs)
+
+    @cached_property
+    def late(self) -> list[str]:
+        """Every bias and sink that some walk begins at."""
+        passed = {tensor for found in self.walks for walk, _ in found for tensor, _ in walk}
+        return sorted(passed - self.twins[0].shapes.keys())
 
     def shape(self, site: Site) -> tuple[int, ...]:
         return self.twins[0].shapes[site if isinstance(site, str) else site[0]]

@@ -67,15 +67,14 @@ def share(walk: Walk, level: dict[str, int], chosen: Neurons) -> float:
 
 def chosen_sets(data: st.DataObject, it: Both, most: int = 4) -> tuple[list[nrm.Set], Neurons]:
     """Random sets of tensors, edges, biases and sinks, for both sides."""
-    late = sorted({t for found in it.walks for walk, _ in found for t, _ in walk if t not in it.twins[0].shapes})
     sets: list[nrm.Set] = []
     neurons: Neurons = {}
     for site in visited(data, it, [*it.inner, *it.edges], most):
         mask = data.draw(masks(it.shape(site)))
         sets.append(it.layer(site).where(mask))
         neurons.setdefault(site, set()).update(mask.flatten().nonzero().flatten().tolist())
-    if late and data.draw(st.booleans()):
-        name = data.draw(st.sampled_from(late))
+    if it.late and data.draw(st.booleans()):
+        name = data.draw(st.sampled_from(it.late))
         sets.append(it.R[name].all)
         neurons[name] = set(range(1000))
     return sets, neurons
@@ -120,8 +119,7 @@ def test_it_is_a_measure_of_neurons(kind: str, data: st.DataObject) -> None:
     """Nothing has 0, all neurons together 1, and disjoint sets add up, whatever their layers."""
     it = drawn(data, kind, batch=2)
     R = it.R
-    late = sorted({t for found in it.walks for walk, _ in found for t, _ in walk if t not in it.twins[0].shapes})
-    everything = [*(R[name].all for name in it.tensors), *(R[name].all for name in late)]
+    everything = [*(R[name].all for name in it.tensors), *(R[name].all for name in it.late)]
     it.close(R.additive(*everything), 1.0)
     it.close(sum(R.additive(one) for one in everything), 1.0)
     names = data.draw(st.lists(st.sampled_from(it.tensors), min_size=2, max_size=3, unique=True))
@@ -183,11 +181,12 @@ def test_expectations(kind: str, data: st.DataObject) -> None:
     sites = list(dict.fromkeys(visited(data, it, [*it.inner, *it.edges], 3)))
     seed = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
     numbers = {s: torch.randn(it.shape(s), generator=seed, dtype=torch.float64) for s in sites}
+    flat = {s: number.flatten().tolist() for s, number in numbers.items()}
     one = logic(data, it, 2)
 
     def weigh(walk: Walk) -> float:
         places = {site: brute.position(walk, site) for site in sites}
-        return sum(float(numbers[s].flatten()[n]) for s, n in places.items() if n is not None)
+        return sum(flat[s][n] for s, n in places.items() if n is not None)
 
     weights = {it.layer(site): number for site, number in numbers.items()}
     it.close(it.R.expect(weights), weighted(it, weigh))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from laws.agreement import drawn, law, law_of_each, masks
+from laws.agreement import drawn, law_of_each, law_of_some, masks
 from networks import KINDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
@@ -87,7 +87,7 @@ def test_groups(kind: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", ["conv1d", "conv2d", "conv residual"])
-@law
+@law_of_some
 @given(data=st.data())
 def test_channels_and_positions(kind: str, data: st.DataObject) -> None:
     """Channels and positions are sums of the oracle's fine table, as axes and one by one, with an event elsewhere."""

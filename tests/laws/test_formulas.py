@@ -48,15 +48,14 @@ class Logic:
 
 def atom(data: st.DataObject, it: Both, most: int = 3) -> Logic:
     """Visits of one to three sets of tensors, edges, biases and sinks."""
-    late = sorted({t for found in it.walks for walk, _ in found for t, _ in walk if t not in it.twins[0].shapes})
     sites: list[Site] = visited(data, it, [*it.inner, *it.edges], most)
     sets, events = [], []
     for site in sites:
         mask = data.draw(masks(it.shape(site)))
         sets.append(it.layer(site).where(mask))
         events.append(brute.at(site, mask.flatten().nonzero().flatten().tolist()))
-    if late and data.draw(st.integers(0, 3)) == 0:
-        name = data.draw(st.sampled_from(late))
+    if it.late and data.draw(st.integers(0, 3)) == 0:
+        name = data.draw(st.sampled_from(it.late))
         sets.append(it.R[name].all)
         events.append(brute.at(name))
     return Logic(nrm.visits(*sets), lambda walk: any(event(walk) for event in events))

@@ -10,7 +10,7 @@ from hypothesis import assume, given, strategies as st
 from torch import Tensor, nn
 
 import nrm
-from laws.agreement import ask, drawn, law
+from laws.agreement import ask, drawn, law, law_of_some
 from modules import Residual, filled
 from networks import KINDS, Case, cases
 from oracles.brute import Rule
@@ -26,7 +26,7 @@ def linears(case: Case) -> list[tuple[str, nn.Linear]]:
 
 
 @pytest.mark.parametrize("kind", ["chain", "normed", "conv1d"])
-@law
+@law_of_some
 @given(data=st.data())
 def test_markov(kind: str, data: st.DataObject) -> None:
     """R(below | here, above) = R(below | here): what lies above a neuron says nothing more about what lies below."""

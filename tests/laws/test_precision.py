@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given, strategies as st
 
 import nrm
-from laws.agreement import law
+from laws.agreement import law_of_some
 from networks import KINDS, Case, cases
 from oracles.twin import Rules
 
@@ -32,7 +32,7 @@ def measured(case: Case, rules: Rules, **how: object) -> nrm.Measure:
     ("rule", "bias"),
     [("zplus", "ignore"), ("zplus", "input"), ("flat", "ignore"), ("wsquare", "input"), ("lrp0", "input")],
 )
-@law
+@law_of_some
 @given(data=st.data(), kind=st.sampled_from(sorted(KINDS)))
 def test_float32_against_float64(rule: str, bias: str, data: st.DataObject, kind: str) -> None:
     """Within 100 eps x the largest total variation of a layer: non-negative rules, LRP-0 with biases as inputs."""

@@ -10,7 +10,7 @@ from hypothesis import assume, given, strategies as st
 from torch import Tensor, nn
 
 import nrm
-from laws.agreement import ask, both, law
+from laws.agreement import ask, both, law, law_of_some
 from modules import Residual, filled
 from networks import cases
 from oracles.twin import Rules
@@ -38,7 +38,7 @@ COMPOSITES = {  # the rule of the first step, of convolutions, of linear layers
 
 
 @pytest.mark.parametrize("name", COMPOSITES)
-@law
+@law_of_some
 @given(data=st.data(), kind=st.sampled_from(["conv1d", "conv2d", "conv residual"]))
 def test_composites(name: str, data: st.DataObject, kind: str) -> None:
     """Average pools and linear layers LRP-0, a skip with the rule of its branch, the first convolution by itself."""
@@ -70,7 +70,7 @@ def test_box_bounds_from_the_name_are_the_range_of_the_input() -> None:
 
 
 @pytest.mark.parametrize(("skip", "branch"), [(1.0, 1.0), (0.0, 1.0), (2.0, 0.5), (1.0, 0.0)])
-@law
+@law_of_some
 @given(seed=st.integers(0, 2**20))
 def test_coefficients_of_a_sum(skip: float, branch: float, seed: int) -> None:
     """Blocks are multiplied by their alpha before the column is normalized; 0 closes a way."""

@@ -217,15 +217,16 @@ def walks(network: Network, limit: int = 20_000) -> list[tuple[Walk, float]]:
     columns: dict[tuple[str, int], list[tuple[Walk, float]]] = {}
     counts: dict[tuple[str, int], int] = {}
     for name in network.values:  # in forward order: parents first
-        shares = network.shares.get(name)
+        shares = [(s, s.matrix.T.tolist()) for s in network.shares.get(name, ())]
         for j in range(len(network.values[name])):
-            if shares is None:
+            if not shares:
                 counts[name, j] = 1
                 continue
             columns[name, j] = [
-                (((s.parent, i), *((name, j - first) for name, first in s.via)), float(s.matrix[i, j]))
-                for s in shares
-                for i in s.matrix[:, j].nonzero().flatten().tolist()
+                (((s.parent, i), *((name, j - first) for name, first in s.via)), entry)
+                for s, matrix in shares
+                for i, entry in enumerate(matrix[j])
+                if entry != 0
             ]
             counts[name, j] = sum(counts[prefix[0]] for prefix, _ in columns[name, j])
     roots = [(network.output, j) for j in network.relevance.nonzero().flatten().tolist()]
@@ -277,14 +278,18 @@ def conditional(found: Sequence[tuple[Walk, float]], events: Sequence[Event], gi
 
 def table(found: Sequence[tuple[Walk, float]], variables: Sequence[tuple[Site, Tensor]], *events: Event) -> Tensor:
     """An axis per variable: a site with the label of each of its neurons (-1: left out)."""
-    result = torch.zeros([int(labels.max()) + 1 for _, labels in variables], dtype=torch.float64)
+    numbers = [labels.tolist() for _, labels in variables]
+    sums: dict[tuple[int, ...], float] = {}
     for walk, relevance in found:
         places = [position(walk, site) for site, _ in variables]
         if None in places or not all(event(walk) for event in events):
             continue
-        index = tuple(int(labels[n]) for n, (_, labels) in zip(places, variables, strict=True))
+        index = tuple(labels[n] for n, labels in zip(places, numbers, strict=True))
         if -1 not in index:
-            result[index] += relevance
+            sums[index] = sums.get(index, 0.0) + relevance
+    result = torch.zeros([max(labels) + 1 for labels in numbers], dtype=torch.float64)
+    for index, total in sums.items():
+        result[index] = total
     return result
 
 

@@ -77,7 +77,11 @@ class Term:
     rule: Rule | None = None  # None: an identity, takes the rule of the branch it joins
 
 
-def matrix(module: nn.Module, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None, Tensor, tuple[int, ...]]:
+Dense = tuple[Tensor, Tensor | None, Tensor, tuple[int, ...]]
+Matrices = dict[tuple[str, tuple[int, ...]], Dense]
+
+
+def matrix(module: nn.Module, shape: tuple[int, ...]) -> Dense:
     """An affine module as a dense matrix by unit vectors: weights, shift, possible connections, output shape."""
     bare = copy.deepcopy(module).double().requires_grad_(False)
     bias = getattr(bare, "bias", None)
@@ -104,6 +108,7 @@ class Twin:
     rules: Rules
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     channels_last: bool = False
+    matrices: Matrices = field(default_factory=dict)  # of modules; they are the same for every sample
 
     def source(self, name: str, value: Tensor) -> str:
         self.shapes[name] = tuple(value.shape)
@@ -112,7 +117,10 @@ class Twin:
 
     def branch(self, parent: str, *path: str | tuple[str, float]) -> Term:
         """A linear step and what is folded into it, see :meth:`through`."""
-        weight, shift, support, shape = matrix(self._module(path[0]), self.shapes[parent])
+        key = path[0], self.shapes[parent]
+        if key not in self.matrices:
+            self.matrices[key] = matrix(self._module(path[0]), self.shapes[parent])
+        weight, shift, support, shape = self.matrices[key]
         rule = RULES["lrp0"][2] if isinstance(self._module(path[0]), AVERAGES) else self.rules.brute(path[0])
         self.shapes[path[0]] = shape
         return self.through(Term(parent, weight, support, ((path[0], 0),), shift, rule), *path[1:])
