@@ -50,7 +50,7 @@ demo: $(VENV)/.ready-demo
 	$(VENV)/bin/python examples/digits.py $(ARGS)
 
 test: $(VENV)/.ready-dev
-	$(VENV)/bin/python -m pytest -n $(JOBS) --ignore=tests/peers $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/peers $(ARGS)
 
 lint: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check .
