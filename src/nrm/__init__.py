@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from nrm.explorer import explore
     from nrm.jobs import heatmaps, open_store as open_store, relmax, stream
-    from nrm.measure import Check as Check, Cut as Cut, Difference as Difference, Measure as Measure, measure
+    from nrm.measure import Check as Check, Cut as Cut, Difference as Difference, Measure as Measure, measure, reference
     from nrm.questions import Layer as Layer, Partition as Partition, Set as Set, query, stack, visits
     from nrm.results import load, save
     from nrm.rules import (
@@ -140,6 +140,7 @@ __all__ = [
     "output",
     "plot",
     "query",
+    "reference",
     "register",
     "relmax",
     "rules",

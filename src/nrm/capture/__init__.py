@@ -4,9 +4,26 @@ from nrm.capture.arguments import tensors_in
 from nrm.capture.axes import through as through
 from nrm.capture.call import Call
 from nrm.capture.capture import capture, own_output, unwrap as unwrap
+from nrm.capture.contrast import Pair, Step, contrast
+from nrm.capture.graphs import is_record as is_record
 from nrm.capture.guard import plain_execution
 from nrm.capture.names import NONNEGATIVE
-from nrm.capture.ops import Combine, Linear, Multiply, Op, OwnOp, Pointwise, Select, Softmax, Source, Term, Unknown
+from nrm.capture.ops import (
+    Combine,
+    Exact,
+    Linear,
+    Multiply,
+    Op,
+    OwnOp,
+    Piece,
+    Pointwise,
+    Select,
+    Softmax,
+    Source,
+    Term,
+    Unknown,
+    in_each_run,
+)
 from nrm.capture.register import register
 from nrm.capture.replay import Deviation, Segment, computed, find_deviation, reads, replay
 from nrm.capture.tape import Node, Tape, unknown_layer
@@ -17,23 +34,29 @@ __all__ = [
     "Call",
     "Combine",
     "Deviation",
+    "Exact",
     "Linear",
     "Multiply",
     "Node",
     "Op",
     "OwnOp",
+    "Pair",
+    "Piece",
     "Pointwise",
     "Segment",
     "Select",
     "Softmax",
     "Source",
+    "Step",
     "Tape",
     "Term",
     "Unknown",
     "capture",
     "capture_batch",
     "computed",
+    "contrast",
     "find_deviation",
+    "in_each_run",
     "own_output",
     "plain_execution",
     "reads",

@@ -29,8 +29,9 @@ Output = str | int | Callable[[Any], Tensor] | None
 
 
 def capture(
-    model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0, dtype: torch.dtype | None = None
-) -> Tape:
+    model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0,
+    dtype: torch.dtype | None = None, whole: bool = False,
+) -> Tape:  # fmt: skip
     """Runs the model on its inputs and returns the tape of that pass.
 
     It is run once more, on changed inputs, where values left torch on the way: to see what has come back of them.
@@ -56,7 +57,7 @@ def capture(
         """One recorded pass, on inputs that may be changed."""
         recorder = Recorder(
             anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact, graphs=graphs,
-            change=change, made=made,
+            change=change, made=made, whole=whole,
         )  # fmt: skip
         mine = _own(args, dtype), _own(kwargs, dtype)
         with untouched(anatomy), plain_execution():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,6 +70,8 @@ class Combine:
     joins: bool = False
     kind: str = "move"
     held: bool = False
+    gated: tuple[tuple[int, Term], ...] = ()
+    """Terms inside the shift, with their nodes: a bias behind a gate, which is held constant for relevance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +86,14 @@ class Pointwise:
     kind: str = "activation"
     function: Callable[[Tensor], Tensor] | None = None
     factors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LogSoftmax(Pointwise):
+    """A log-softmax along ``dim``, or a softmax of opposites: one-to-one with its normalizer held constant."""
+
+    kind: str = "softmax"
+    dim: int = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +151,17 @@ class Unknown:
 
 
 @dataclass(frozen=True, eq=False)
+class Singular(Unknown):
+    """An elementwise function without a value at 0, so that no part of it is anybody's: a logarithm, a reciprocal.
+
+    In a contrast it has a secant. ``move`` broadcasts its input, where a constant is divided by it.
+    """
+
+    compute: Callable[[Tensor], Tensor] | None = None
+    move: LinearMap | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class OwnOp:
     """An op that none of the others is: a class made from it, with a family of its own (:func:`nrm.steps.family`).
 
@@ -152,4 +173,38 @@ class OwnOp:
     kind: str = "own"
 
 
-Op = Source | Linear | Combine | Pointwise | Select | Multiply | OwnOp | Unknown
+class Piece(NamedTuple):
+    """A part ``post * move(pre * x)`` of an exact split; what is missing is 1, or leaves every entry where it is."""
+
+    move: LinearMap | None = None
+    post: Tensor | float | None = None
+    pre: Tensor | float | None = None
+
+
+Parts = tuple[Piece, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """A step of a contrast that is linear only in the difference of two runs: ``dy = sum of parts(dx)``, exactly.
+
+    ``of`` is what the step is in each run. ``parts`` forms the pieces of every input when they are needed. ``moves``
+    says how entries reach the result if each comes from one entry of every input; None: entries are mixed.
+    """
+
+    of: Op
+    parts: tuple[Callable[[], Parts], ...]
+    moves: tuple[LinearMap | None, ...] | None = None
+
+    @property
+    def kind(self) -> str:
+        """What kind of step it is in each run."""
+        return self.of.kind
+
+
+Op = Source | Linear | Combine | Pointwise | Select | Multiply | OwnOp | Unknown | Exact
+
+
+def in_each_run(op: Op) -> Op:
+    """The op itself, or what a step of a contrast is in each of its runs."""
+    return op.of if isinstance(op, Exact) else op

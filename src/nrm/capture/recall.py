@@ -80,7 +80,7 @@ def recalled(
 
 
 def _marked(value: Any, mark: Callable[[Tensor], Any]) -> Any:
-    return _mapped(value, lambda leaf: mark(leaf) if isinstance(leaf, Tensor) else leaf)
+    return mapped(value, lambda leaf: mark(leaf) if isinstance(leaf, Tensor) else leaf)
 
 
 def _filled(value: Any, values: Mapping[int, Tensor]) -> Any:
@@ -89,23 +89,23 @@ def _filled(value: Any, values: Mapping[int, Tensor]) -> Any:
             return values[leaf.node]
         return leaf.run(values) if isinstance(leaf, Recall) else leaf
 
-    return _mapped(value, fill)
+    return mapped(value, fill)
 
 
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """Nested tuples, lists and dicts with every leaf changed."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(v, change) for v in value))
+        return type(value)(*(mapped(v, change) for v in value))
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-        return type(value)(_mapped(v, change) for v in value)
+        return type(value)(mapped(v, change) for v in value)
     if isinstance(value, dict):
-        return {k: _mapped(v, change) for k, v in value.items()}
+        return {k: mapped(v, change) for k, v in value.items()}
     return change(value)
 
 
 def _leaves(value: Any) -> list[At | Recall]:
     found: list[At | Recall] = []
-    _mapped(value, lambda leaf: found.append(leaf) if isinstance(leaf, At | Recall) else None)
+    mapped(value, lambda leaf: found.append(leaf) if isinstance(leaf, At | Recall) else None)
     return found
 
 

@@ -51,12 +51,14 @@ class Recorder(TorchFunctionMode):
     ``live`` has every tensor that depends on the input, with its node; ``batch_dim`` is where the user's samples lie,
     unless they are ``graphs``. ``embedded`` has every embedding that integers of the user look up, with the name of the
     input they are, unless they were computed from it. ``derived`` has what depends on the input without relevance.
+    A ``whole`` recording leaves nothing out because of its values, so that two of them have one structure.
     """
 
     def __init__(
         self, anatomy: Anatomy, dtype: torch.dtype, vocabulary: dict[str, Callable[..., Any]],
         composed: dict[str, Callable[..., Any]], *, samples: int, batch_dim: int | None, exact: bool,
         graphs: Graphs | None = None, change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None,
+        whole: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.nodes: list[Node] = []
@@ -67,6 +69,7 @@ class Recorder(TorchFunctionMode):
         self.samples = samples
         self.batch_dim = batch_dim
         self.graphs = graphs
+        self.whole = whole
         self.choice: Tensor | None = None
         self.live: dict[int, tuple[Tensor, int]] = {}
         self.seals: dict[int, unseen.Seal] = {}

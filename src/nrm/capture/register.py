@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from nrm.capture.call import Call, of_first
+from nrm.capture.contrast import OWN
 from nrm.capture.names import function_name
-from nrm.capture.ops import Linear, Pointwise
+from nrm.capture.ops import Exact, Linear, Pointwise
 from nrm.capture.replay import computed, deviates
 from nrm.capture.vocabulary import VOCABULARY, Steps
 from nrm.errors import CaptureError, RuleError
@@ -47,7 +48,10 @@ READINGS: dict[str, Callable[..., Steps]] = {
 }
 
 
-def register(function: str | Callable[..., Any], reading: str | Callable[..., Steps]) -> None:
+def register(
+    function: str | Callable[..., Any], reading: str | Callable[..., Steps], *,
+    contrast: Callable[..., Exact] | None = None,
+) -> None:  # fmt: skip
     """Tells how a torch function, or a module, is read: what its call means for relevance.
 
     ``reading`` is ``"activation"`` (elementwise: relevance goes to the same position), ``"move"`` (every output entry
@@ -56,6 +60,10 @@ def register(function: str | Callable[..., Any], reading: str | Callable[..., St
 
     ``function`` is the function or its name; one that ``torch.library.custom_op`` made is called ``"library::op"``. The
     class of a module is read as a whole, whatever its ``forward`` does.
+
+    ``contrast`` is its exact split in a measure against a reference: it gets the step and the arguments of the call, a
+    ``Pair`` of values in the place of every tensor that depends on the input, and returns ``step.local(...)`` or
+    ``step.mixed(...)``. Elementwise and linear readings need none.
 
     >>> register("sinc", "activation")
     """
@@ -71,6 +79,9 @@ def register(function: str | Callable[..., Any], reading: str | Callable[..., St
         )
     _refuse_unseen(function)
     VOCABULARY[name] = _checked(reading)
+    OWN.pop(name, None)
+    if contrast is not None:
+        OWN[name] = contrast
 
 
 def _checked(builder: Callable[..., Steps]) -> Callable[..., Steps]:

@@ -58,7 +58,7 @@ class Node:
         """The arithmetic of its step in either direction."""
         if isinstance(self.op, Linear):
             return self.op.map.flops
-        return float(self.value.numel()) * (2.0 if isinstance(self.op, Combine) else 1.0)
+        return float(self.shape.numel()) * (2.0 if isinstance(self.op, Combine) else 1.0)
 
 
 @dataclass(eq=False)
@@ -69,6 +69,7 @@ class Tape:
     ``ends`` is each sample's last position that is not padding, where the input is a sequence of tokens.
     ``edges`` are those of the graphs among the inputs, ``(2, edges)``.
     ``behind`` is the tape of the whole network, if this one has chosen layers only and reads it.
+    ``runs`` are the tapes of the two runs, here and in the reference, if this is the tape of their difference.
     ``forward`` is the arithmetic of a forward pass. ``doubts`` are what should be known and could not be measured.
     """
 
@@ -87,6 +88,7 @@ class Tape:
     behind: Tape | None = None
     forward: float = 0.0
     doubts: tuple[str, ...] = ()
+    runs: tuple[Tape, Tape] | None = None
     consumers: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,6 +99,11 @@ class Tape:
                 self.consumers[i].append(node.index)
 
     @property
+    def here(self) -> Tape:
+        """The tape of the explained run: this one, or of a contrast the first of its runs."""
+        return self if self.runs is None else self.runs[0]
+
+    @property
     def sources(self) -> list[Node]:
         """Every tensor at which walks begin."""
         return [node for node in self.nodes if isinstance(node.op, Source)]
@@ -104,6 +111,8 @@ class Tape:
     @property
     def nbytes(self) -> int:
         """Bytes held by activations, and by entries that were formed for this tape; memory that is shared once."""
+        if self.runs is not None:
+            return sum(run.nbytes for run in self.runs)
         own = [n.op.map.matrix for n in self.nodes if isinstance(n.op, Linear) and isinstance(n.op.map, PerSample)]
         tensors = [*(node.value for node in self.nodes), *own]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}

@@ -15,11 +15,12 @@ from nrm.errors import CaptureError, NrmError
 
 
 def capture_batch(
-    model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0, dtype: torch.dtype | None = None
-) -> Tape:
+    model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0,
+    dtype: torch.dtype | None = None, whole: bool = False,
+) -> Tape:  # fmt: skip
     """Runs the model once on its inputs and returns the tape of that pass; says so if the inputs have no batch axis."""
     try:
-        return capture(model, inputs, output=output, batch_dim=batch_dim, dtype=dtype)
+        return capture(model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, whole=whole)
     except Exception as error:
         suspicious = not isinstance(error, NrmError) or error.what == MIXED
         if batch_dim != 0 or not suspicious or not _is_one_sample(model, inputs, output, isinstance(error, NrmError)):

@@ -60,7 +60,7 @@ def _scaled(R: Measure, shares: Tensor) -> Tensor:
 
 
 def _activation(R: Measure, stop: Stop) -> Tensor:
-    value, mask = R.inner.tape.nodes[stop.site.node].value[None], stop.mask()
+    value, mask = R.inner.tape.here.nodes[stop.site.node].value[None], stop.mask()
     return stop.read(value if mask is None else value * mask)[0]
 
 

@@ -170,10 +170,10 @@ def _table(R: Measure, arguments: Sequence[Argument], value: Any, seed: int, fin
     stops = _stops(R, arguments)
     cutouts = [_cutout(R, stop, value, seed) for stop in stops]
     order = orders(cutouts)
-    output = R.inner.tape.nodes[R.inner.tape.output]
+    output = R.inner.tape.here.nodes[R.inner.tape.output]
     weights = None if left is None else output_weights(R)
     removal = Removal(
-        R.inner.tape, [cutouts[k] for k in order], R.inner.places.frame, weights=weights, memory=R.inner.memory
+        R.inner.tape.here, [cutouts[k] for k in order], R.inner.places.frame, weights=weights, memory=R.inner.memory
     )  # fmt: skip
     left = R.inner.places.frame(output).layer_shape if left is None else left
     shape = torch.Size((*(cutouts[k].count for k in order), R.inner.tape.batch, *left))
@@ -220,7 +220,7 @@ def _stops(R: Measure, arguments: Sequence[Argument]) -> list[Stop]:
 
 
 def _cutout(R: Measure, stop: Stop, value: Any, seed: int) -> Cutout:
-    frame, node = stop.frame, R.inner.tape.nodes[stop.site.node]
+    frame, node, runs = stop.frame, R.inner.tape.here.nodes[stop.site.node], R.inner.tape.runs
     numbers = torch.zeros((1, *(1,) * len(frame.layer_shape)), dtype=torch.long, device=frame.device)
     outside = torch.zeros_like(numbers, dtype=torch.bool)
     for blocks in stop.blocks:
@@ -232,7 +232,8 @@ def _cutout(R: Measure, stop: Stop, value: Any, seed: int) -> Cutout:
     numbers = torch.where(outside, -1, numbers)
     _refuse_disjoint(stop, numbers)
     labels = frame.from_samples(numbers[None])[0].expand(node.shape)
-    return Cutout(stop.site, labels, stop.count, replacement(value, frame, node.value, seed))
+    there = None if runs is None else runs[1].nodes[stop.site.node].value
+    return Cutout(stop.site, labels, stop.count, replacement(value, frame, node.value, seed, there))
 
 
 def _refuse_disjoint(stop: Stop, numbers: Tensor) -> None:
@@ -253,7 +254,7 @@ def _refuse_disjoint(stop: Stop, numbers: Tensor) -> None:
 
 def output_weights(R: Measure) -> Tensor:
     """The weights with which outputs enter the explained value, in the tensor's own axes."""
-    target, node = R.inner.target, R.inner.tape.nodes[R.inner.tape.output]
+    target, node = R.inner.target, R.inner.tape.here.nodes[R.inner.tape.output]
     frame = R.inner.places.frame(node)
     if target.spread == "softmax":
         scores = frame.to_samples(node.value[None])[0]

@@ -1,5 +1,6 @@
 """The measure, its places and targets; the certificate."""
 
+from nrm.measure.average import Average as Average
 from nrm.measure.check import (
     PRECISION_RAISE as PRECISION_RAISE,
     PRECISION_WARN as PRECISION_WARN,
@@ -33,6 +34,7 @@ from nrm.measure.peaks import (
     scaled as scaled,
 )
 from nrm.measure.planning import Planner as Planner
+from nrm.measure.reference import reference
 from nrm.measure.scores import (
     read_options as read_options,
     read_weight as read_weight,
@@ -43,4 +45,4 @@ from nrm.measure.show import SIGN as SIGN, options_text as options_text, output_
 from nrm.measure.table import Axis as Axis, make_results as make_results, question_axes as question_axes
 from nrm.measure.verdict import balance as balance, is_beyond as is_beyond
 
-__all__ = ["Check", "Cut", "Difference", "LayerRow", "LayerTable", "Measure", "measure"]
+__all__ = ["Check", "Cut", "Difference", "LayerRow", "LayerTable", "Measure", "measure", "reference"]

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nrm.capture import Select, Source, find_deviation
+from nrm.capture import Deviation, Select, Source, Tape, find_deviation
 from nrm.errors import CaptureError, MassError, NrmError, PrecisionError, warn
 from nrm.measure.layers import narrow_mass, sample_sums
 from nrm.measure.target import Target, predict
 from nrm.measure.verdict import (
+    DIFFERENCE,
     NEAR_ZERO,
     OTHER_OUTPUT,
+    OUTPUT,
     SHARED_ZERO,
     balance,
     blame_output,
@@ -289,23 +291,29 @@ def check_measure(
     else:
         largest = torch.stack([torch.tensor(v) for v in variation.values()]).amax(0) if variation else torch.ones(batch)
         precision = tuple((largest * eps).tolist())
+    if target.runs is not None:
+        precision = _with_differences(precision, target, cuts, eps)
     normalized = network.normalize is True
     broken = normalized and _is_off(sums.mass)
     if broken and not full:  # what is at fault is said only if it was measured
         precision = _measure_precision(network, base, batch)
-    differs = find_deviation(tape.behind or tape) if full or broken else None
+    differs = _find_deviation(tape) if full or broken else None
     rounding = _lost_to_rounding(sums, precision)
     condition = (1.0,) * batch
     errors, cautions = _judge(sums, precision, variation, normalized, condition, rounding)
     if (errors or cautions) and normalized:
-        condition = tuple(output_condition(network, base).tolist())
+        condition = tuple((output_condition(network, base) * _beside(target).clamp(min=1)).tolist())
         if units:
             errors, cautions = _judge(
                 sums, precision, variation, normalized, [max(1.0, c) for c in condition], rounding
             )
             condition = tuple(min(1.0, c) for c in condition)
         value = target.value.tolist()
-        errors, cautions = blame_output(errors, condition, value), blame_output(cautions, condition, value)
+        what = OUTPUT if tape.runs is None else DIFFERENCE
+        errors, cautions = (
+            blame_output(errors, condition, value, what),
+            blame_output(cautions, condition, value, what),
+        )
     cautions += [(None, SHARED_ZERO) for i in (target.value == 0).nonzero()[:, 0].tolist()
                  if normalized and i not in {sample for sample, _ in errors}]  # fmt: skip
     errors = [*(() if differs is None else deviations(differs, batch)), *errors]
@@ -322,6 +330,23 @@ def check_measure(
     )  # fmt: skip
 
 
+def _beside(target: Target) -> Tensor:
+    """How many times larger than the explained difference the outputs are that it is the difference of; else 1."""
+    if target.runs is None:
+        return torch.ones_like(target.value)
+    size, gap = torch.maximum(*(run.abs() for run in target.runs)), target.value.abs()
+    return torch.where(gap == 0, 1.0, size / torch.where(gap == 0, 1.0, gap))
+
+
+def _with_differences(
+    precision: Sequence[float], target: Target, cuts: dict[str, tuple[float, ...]], eps: float
+) -> tuple[float, ...]:
+    """What rounding costs a contrast: the last digits of two outputs are in their difference, and in masses of cuts."""
+    worst = [max((abs(masses[i] - 1) for masses in cuts.values()), default=0.0) for i in range(len(precision))]
+    beside = (eps * _beside(target)).tolist()
+    return tuple(max(parts) for parts in zip(precision, worst, beside, strict=True))
+
+
 def check_units(network: Network, target: Target, base: Base) -> Check:
     """The light form for a sweep in units of the output: everything together is the output, also where it is 0."""
     found = check_measure(network, target, base, full=False, units=True)
@@ -331,6 +356,12 @@ def check_units(network: Network, target: Target, base: Base) -> Check:
         if not abs(mass - value) <= PRECISION_RAISE * max(size, abs(value)):
             errors.append((i, f"The input cut has {mass:.4g} of an output of {value:.4g}."))
     return replace(found, errors=tuple(errors), cautions=())
+
+
+def _find_deviation(tape: Tape) -> Deviation | None:
+    """The first node that does not come out again, of a contrast in either run."""
+    runs = tape.runs or (tape.behind or tape,)
+    return next((found for run in runs if (found := find_deviation(run)) is not None), None)
 
 
 class Moved(NamedTuple):
@@ -366,7 +397,8 @@ def _notes(network: Network) -> tuple[str, ...]:
     passed = [
         f"{node.name}: relevance of a softmax goes to the logit of the same class, its normalizer is held constant"
         for node in network.tape.nodes
-        if network.rules.reached[node.index]
+        if network.tape.runs is None
+        and network.rules.reached[node.index]
         and getattr(node.op, "kind", "") == "softmax"
         and not network.rules.softmax(node.index)
     ]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Multiply, Node, Select, Tape
+from nrm.capture import Combine, Multiply, Node, Select, Tape, in_each_run
 from nrm.errors import QuestionError
 from nrm.operators import Gather, Scatter, Slice
 
@@ -103,7 +103,7 @@ def _matched(sources: Tensor, targets: Tensor, edge_sources: Tensor, edge_target
 
 def _step_of(tape: Tape, node: Node) -> EdgeStep | None:
     """What a node says of edges, if it sums over neighbours or chooses from them."""
-    op = node.op
+    op = in_each_run(node.op)
     if isinstance(op, Select) and isinstance(op.reduce, Scatter):
         return _step(tape, node, node.inputs[0], op.reduce, op.reduce.index)
     if not isinstance(op, Combine):
@@ -112,7 +112,8 @@ def _step_of(tape: Tape, node: Node) -> EdgeStep | None:
         below = tape.nodes[i]
         if isinstance(term.move, Scatter):
             return _step(tape, node, i, term.move, term.move.index)
-        chosen = below.op.reduce if isinstance(below.op, Select) else None
+        inner = in_each_run(below.op)
+        chosen = inner.reduce if isinstance(inner, Select) else None
         if isinstance(chosen, Scatter) and isinstance(term.move, Gather):  # nodes without neighbours are put in later
             filled = (term.move.index >= 0).nonzero()[:, 0]
             return _step(tape, node, below.inputs[0], chosen, filled[chosen.index])
@@ -129,7 +130,7 @@ def _step(tape: Tape, node: Node, below: int, along: Scatter, places: Tensor) ->
 
 def _sources_of(tape: Tape, node: Node, rows: int) -> Tensor | None:
     """The node that every row is a copy of, seen through scaling, weights and movement that keeps rows."""
-    op = node.op
+    op = in_each_run(node.op)
     if not node.shape or node.shape[0] != rows:
         return None
     if isinstance(op, Multiply) and not op.quotient:

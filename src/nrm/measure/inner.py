@@ -64,7 +64,8 @@ class Inner:
                 "a target is a set of outputs", got=repr(target), expected="a set of nrm.output",
                 hint="R(...) takes sets of other layers",
             )  # fmt: skip
-        read = read_target(target, node.value, places.frame(node, "output"), tape.ends)
+        runs = None if tape.runs is None else [run.nodes[run.output].value for run in tape.runs]
+        read = read_target(target, node.value, places.frame(node, "output"), tape.ends, runs)
         kept.start = read.start
         return cls(network, read, names, memory, progress, origin, kept, places, range(tape.batch))
 

@@ -9,14 +9,15 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
 
-from nrm.capture import capture_batch, plain_execution
+from nrm.capture import Tape, capture_batch, contrast, plain_execution
 from nrm.errors import QuestionError, names_options
 from nrm.measure.asking import ask, side_of
+from nrm.measure.average import Average
 from nrm.measure.check import Check, Moved, check_measure, compare_outputs
 from nrm.measure.difference import Difference
 from nrm.measure.inner import Inner, Listener
@@ -25,13 +26,14 @@ from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.lift import FORMS, lift_of, lifted_flows, read_form
 from nrm.measure.origin import Origin
 from nrm.measure.planning import Planner, plan_of
+from nrm.measure.reference import many, read_reference
 from nrm.measure.show import as_html, as_text, measure_rows
 from nrm.measure.table import tabulate
 from nrm.measure.tokens import find_tokens
 from nrm.measure.weighing import read_additive
 from nrm.memory import fitting, memory_bound
 from nrm.questions import Argument, Base, Blocks, Formula, Frame, Layer, Partition, Question, Set, Site, read_partitions
-from nrm.rules import Between, coarse_tape, resolve
+from nrm.rules import Between, Composite, Product, SoftmaxRule, coarse_tape, resolve
 from nrm.search import Flows, Found, Request, Walk, find_flows, find_walks
 from nrm.steps import Network
 from nrm.tables import Results
@@ -53,6 +55,7 @@ def measure(
     labels: Mapping[str, Any] | None = None,
     memory: str | int = "auto",
     progress: bool | Listener | None = None,
+    against: Any = None,
 ) -> Measure:
     """The normalized relevance measure of a model's prediction for these inputs.
 
@@ -68,6 +71,9 @@ def measure(
     ``memory`` bounds what answers may allocate (bytes, or text like "2 GiB"); ``progress`` shows a bar for long
     questions (True: for all, False: for none); a function is called with how much is done and the total (or None),
     again and again, and stops the question by raising.
+    ``against`` is a reference, in the form of the inputs (one sample for all, or one per sample), or ``"zeros"`` or
+    ``"blur"``: then the measure is that of the difference between the outputs here and there, exact at every step, and
+    nothing is the share of a constant. A list of references gives their :class:`Average`.
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -78,16 +84,63 @@ def measure(
     _check_options(bias, zero, normalize)
     bound = memory_bound(memory)
     between = rules if isinstance(rules, Between) else None
-    tape = capture_batch(model, inputs, output=output, batch_dim=batch_dim, dtype=dtype)
+    if against is not None:
+        _refuse_in_contrast(rules, bias, normalize)
+    tape = capture_batch(
+        model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, whole=against is not None
+    )  # fmt: skip
     origin = Origin(model, inputs, output, tape, every=between is not None)
-    if between is not None:
-        tape = coarse_tape(tape, between, bound)
-    composite = resolve(rules, tape)
-    chosen_bias = composite.bias if bias == "auto" else bias
-    network = Network(
-        tape, composite, bias=chosen_bias, zero=zero, normalize=normalize, spread=_is_word(target, "softmax")
-    )
-    return Measure(Inner.of(network, target, labels=labels, memory=bound, progress=progress, origin=origin))
+
+    def made(tape: Tape) -> Measure:
+        composite = resolve(rules, tape)
+        _refuse_choices(composite, tape)
+        chosen = composite.bias if bias == "auto" and tape.runs is None else "input" if bias == "auto" else bias
+        spread = _is_word(target, "softmax")
+        network = Network(tape, composite, bias=chosen, zero=zero, normalize=normalize, spread=spread)
+        inner = Inner.of(network, target, labels=labels, memory=bound, progress=progress, origin=origin)
+        return Measure(inner)
+
+    def against_one(other: Any) -> Measure:
+        fitted = read_reference(inputs, other, batch_dim)
+        run = capture_batch(model, fitted, output=output, batch_dim=batch_dim, dtype=tape.dtype, whole=True)
+        return made(contrast(tape, run))
+
+    if against is None:
+        return made(tape if between is None else coarse_tape(tape, between, bound))
+    references = many(against)
+    if references is None:
+        return against_one(against)
+    # An average answers the questions of a measure; a union here would make every other caller ask which one it got.
+    return cast("Measure", Average([against_one(other) for other in references]))
+
+
+def _refuse_choices(composite: Composite, tape: Tape) -> None:
+    """Refuses rules for products and softmax in a contrast: there is nothing to choose, their split is exact."""
+    if tape.runs is None:
+        return
+    stated = [c for _, c in composite.changes if isinstance(c, Product | SoftmaxRule)]
+    stated += [] if composite.softmax is None else [composite.softmax]
+    if stated:
+        raise QuestionError(
+            "products and softmax have no rule in a contrast: their split is exact", got=repr(stated[0]),
+            expected="'exact', or rules for linear steps and sums", hint="rules='auto'",
+        )  # fmt: skip
+
+
+def _refuse_in_contrast(rules: Any, bias: str, normalize: bool | str) -> None:
+    """Options that say nothing in a contrast: constants have no difference, and steps between layers no split."""
+    if isinstance(rules, Between):
+        raise QuestionError(
+            "rules between layers have no contrast", got=repr(rules), expected="'exact', or a rule for linear steps",
+            hint="nrm.IntegratedGradients has a baseline of its own",
+        )  # fmt: skip
+    if bias != "auto":
+        raise QuestionError(
+            "a contrast has no biases: constants do not differ", got=f"bias={bias!r}", hint="leave it out"
+        )
+    if normalize is not True:
+        raise QuestionError("a contrast is normalized by its difference", got=f"normalize={normalize!r}",
+                            hint="R.in_units(...) gives differences of the output")  # fmt: skip
 
 
 def _is_word(target: Any, word: str) -> bool:
@@ -378,7 +431,7 @@ class Measure:
         site, frame = self.resolve(layer)
         if site.port:
             raise QuestionError(f"{layer} has no activations", got=repr(layer), expected="a tensor of the network")
-        return self.inner.mine(frame.to_samples(self.inner.tape.nodes[site.node].value[None])[0]).clone()
+        return self.inner.mine(frame.to_samples(self.inner.tape.here.nodes[site.node].value[None])[0]).clone()
 
     def __sub__(self, other: object) -> Difference:
         """The difference of two measures: of two targets, two inputs, or two checkpoints of one model."""
@@ -597,5 +650,5 @@ def _moved(inner: Inner) -> Moved | None:
     own = inner.origin.own_output()
     if own is None:
         return None
-    node = inner.tape.nodes[inner.tape.output]
+    node = inner.tape.here.nodes[inner.tape.output]
     return compare_outputs(node.value, own.to(node.value), inner.places.frame(node), inner.tape.ends)

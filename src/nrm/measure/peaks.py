@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Select, plain_execution
+from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Select, in_each_run, plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.measure import Measure
 from nrm.questions import Blocks, Formula, Frame, Layer, Partition, Set
@@ -142,7 +142,7 @@ class Fields:
 
 def _below(node: Node, nodes: Sequence[Node], marks: Tensor) -> Iterator[Tensor]:
     """What can reach the marked entries of a node, for each of its inputs."""
-    op = node.op
+    op = in_each_run(node.op)
     if isinstance(op, Linear):
         yield op.map.support().transpose(marks)
     elif isinstance(op, Select):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Node, Pointwise, Source, Tape, unknown_layer
+from nrm.capture import Combine, Exact, Linear, Node, Pointwise, Source, Tape, unknown_layer
 from nrm.errors import QuestionError
 from nrm.measure.edges import EdgeStep, find_edge_steps, number_edges
 from nrm.measure.layers import Cut
@@ -246,7 +246,7 @@ class Places:
         if port == "bias":
             terminal = self.network.rules.is_terminal(node.index)
             return terminal and self.network.rules.shift(node.index) is not None
-        return self.network.rules.is_terminal(node.index) or isinstance(node.op, Pointwise)
+        return self.network.rules.is_terminal(node.index) or isinstance(node.op, Pointwise | Exact)
 
     # ---- cuts ------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import torch
 from nrm.measure.check import Check
 from nrm.measure.labels import Names, name_of
 from nrm.measure.target import Target
-from nrm.rules import NAMES, Composite
+from nrm.rules import EXACT, NAMES, Composite
 from nrm.steps import Network
 
 Rows = list[tuple[str, str]]
@@ -43,13 +43,23 @@ def measure_rows(
         ("samples", f"number {samples[0]} of {tape.batch}" if one else str(tape.batch)),
         ("input", ", ".join(f"{tape.nodes[i].name} {_shape(tape.nodes[i].layer_shape)}" for i in tape.inputs)),
         ("explains", outputs_text(target, labels, samples)),
+        *_contrast_rows(target, samples),
         ("options", options_text(network)),
         ("layers", f"{reached} on the way to the output; R.layers lists them"),
     ]
     if bool((target.value[samples.start : samples.stop] < 0).any()):
-        rows.append(("sign", SIGN))
+        rows.append(("sign", SIGN if tape.runs is None else SIGN.replace("output", "difference")))
     rows.append(("check", "not yet asked; R.check() is the certificate" if check is None else check.verdict))
     return rows
+
+
+def _contrast_rows(target: Target, samples: range) -> Rows:
+    """What a contrast is the difference of: the explained output here, and in the reference."""
+    if target.runs is None:
+        return []
+    pairs = [f"{float(target.runs[0][s]):.4g} - {float(target.runs[1][s]):.4g}" for s in list(samples)[:SHOWN]]
+    more = " ..." if len(samples) > SHOWN else ""
+    return [("difference", f"{'; '.join(pairs)}{more}, the output here and against the reference")]
 
 
 def options_text(network: Network) -> str:
@@ -62,7 +72,7 @@ def options_text(network: Network) -> str:
 
 def rules_text(composite: Composite) -> str:
     """A composite as a user writes it: its name, one rule, or a mapping."""
-    named = composite.name in NAMES
+    named = composite.name in (*NAMES, EXACT)
     if not composite.changes:
         return repr(composite.name) if named else composite.name
     pairs = [(repr(k) if isinstance(k, str) else f"nn.{k.__name__}", repr(v)) for k, v in composite.changes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ class Target:
     """The relevance of the output's neurons, and what it means.
 
     ``index`` is the flat index of the explained neuron of every sample (None: relevance is spread), ``allowed`` marks
-    the neurons that the target does not exclude, ``(batch, *output shape)``.
+    the neurons that the target does not exclude, ``(batch, *output shape)``. Of a contrast the value is a difference,
+    and ``runs`` are the explained outputs here and in the reference.
     """
 
     start: Tensor
@@ -27,6 +29,7 @@ class Target:
     spread: str | Set | None
     prediction: Tensor
     allowed: Tensor
+    runs: tuple[Tensor, Tensor] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -40,13 +43,19 @@ class Target:
         return torch.stack(torch.unravel_index(flat, self.shape), 1)
 
 
-def read_target(target: Any, output: Tensor, frame: Frame, ends: Tensor | None = None) -> Target:
+def read_target(
+    target: Any, output: Tensor, frame: Frame, ends: Tensor | None = None, runs: Sequence[Tensor] | None = None
+) -> Target:
     """Checks a target against the output and turns it into output relevance that sums to 1 per sample.
 
     ``ends`` is each sample's last position that is not padding. If the output has tokens at these positions, the
-    prediction is the top token there, and negative positions count from there.
+    prediction is the top token there, and negative positions count from there. Of a contrast the output is a
+    difference, and ``runs`` are the outputs it is the difference of; the first has the prediction.
     """
     scores, prediction = predict(output, frame, ends)
+    if runs is not None:
+        prediction = predict(runs[0], frame, ends)[1]
+        _refuse_spread(target)
     batch, shape = scores.shape[0], tuple(scores.shape[1:])
     flat, own = scores.reshape(batch, -1), _own(output, frame)
     index = None
@@ -64,9 +73,16 @@ def read_target(target: Any, output: Tensor, frame: Frame, ends: Tensor | None =
         weights = torch.zeros_like(flat).scatter_(1, index[:, None], 1.0)
         allowed = weights != 0
         value = flat.gather(1, index[:, None])[:, 0]
-    start = frame.from_samples((weights / _positive(weights)).reshape(1, batch, *shape))
+    total = _positive(weights) if runs is None else _present(weights)
+    start = frame.from_samples((weights / total).reshape(1, batch, *shape))
     spread = None if index is not None else target
-    return Target(start, index, value, spread, prediction, allowed.reshape(batch, *shape))
+    both = None if runs is None else (_summed(runs[0], allowed, frame), _summed(runs[1], allowed, frame))
+    return Target(start, index, value, spread, prediction, allowed.reshape(batch, *shape), both)
+
+
+def _summed(output: Tensor, allowed: Tensor, frame: Frame) -> Tensor:
+    """The sum of every sample's allowed outputs."""
+    return (frame.to_samples(output[None])[0].reshape(len(allowed), -1) * allowed).sum(1)
 
 
 def predict(output: Tensor, frame: Frame, ends: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -119,6 +135,22 @@ def _positive(weights: Tensor) -> Tensor:
             hint="target=CLASS explains one output; target='softmax' always has a positive total",
         )  # fmt: skip
     return total
+
+
+def _refuse_spread(target: Any) -> None:
+    """A softmax of differences is nothing; the difference of a softmax is an output like any other."""
+    if isinstance(target, str) and target == "softmax":
+        raise QuestionError(
+            "relevance cannot be spread by a softmax in a contrast", got="target='softmax'",
+            expected="a class, one per sample, a tuple, a set of outputs or 'logits'",
+            hint="output=lambda o: o.softmax(-1) explains differences of probabilities",
+        )  # fmt: skip
+
+
+def _present(weights: Tensor) -> Tensor:
+    """The total of every sample's explained differences, of either sign; 1 where there is none, and no share of it."""
+    total = weights.sum(1, keepdim=True)
+    return torch.where(total == 0, torch.ones_like(total), total)
 
 
 def _index(target: Any, batch: int, shape: tuple[int, ...], device: torch.device, ends: Tensor | None = None) -> Tensor:

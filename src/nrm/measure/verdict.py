@@ -24,6 +24,7 @@ BEYOND = 0.01
 """Shares so far below 0 or above 1 are explained: what is for the explained value, and what is against it."""
 NEAR_ZERO = 100.0
 """An output counts as close to 0 if the absolute values of what it is the sum of are so many times as large."""
+OUTPUT, DIFFERENCE = "The explained output", "The explained difference"
 Said = TypeVar("Said", bound=int | None)
 """The sample that something is said of; None for all of them."""
 SHARED_ZERO = (
@@ -75,23 +76,21 @@ def constants(shares: Sequence[float]) -> Iterator[str]:
         )
 
 
-def near_zero(value: float, condition: float) -> str:
+def near_zero(value: float, condition: float, what: str = OUTPUT) -> str:
     """What it means that an explained output is 0, or close to it beside what it is the sum of."""
     if value == 0:
-        return (
-            "The explained output is 0, and nothing can be a share of it. R.in_units(...) says what it is the sum of."
-        )
+        return f"{what} is 0, and nothing can be a share of it. R.in_units(...) says what it is the sum of."
     if condition == 0:
-        return f"The explained output is {value:.3g}, which is 0 up to rounding: what it is the sum of cancels."
+        return f"{what} is {value:.3g}, which is 0 up to rounding: what it is the sum of cancels."
     return (
-        f"The explained output is {value:.3g}, close to 0: what it is the sum of is {condition:.3g} times as large in"
+        f"{what} is {value:.3g}, close to 0: what it is the sum of is {condition:.3g} times as large in"
         " absolute values, so that shares of it are large and of both signs. R.in_units(...) answers in units of the"
         " output."
     )
 
 
 def blame_output(
-    found: Sequence[tuple[Said, str]], condition: Sequence[float], value: Sequence[float]
+    found: Sequence[tuple[Said, str]], condition: Sequence[float], value: Sequence[float], what: str = OUTPUT
 ) -> list[tuple[Said, str]]:
     """Errors or cautions of samples whose explained output is close to 0 begin with that."""
     said: list[tuple[Said, str]] = []
@@ -99,7 +98,7 @@ def blame_output(
         if i is None or 0 < condition[i] <= NEAR_ZERO:
             said.append((i, text))
         else:
-            reason = near_zero(value[i], condition[i])
+            reason = near_zero(value[i], condition[i], what)
             said.append((i, reason if condition[i] == 0 else f"{reason} {text}"))
     return said
 

@@ -261,6 +261,34 @@ class Centering(LinearMap):
 
 
 @dataclass(frozen=True, eq=False)
+class GroupSum(LinearMap):
+    """Every entry is replaced by the sum of its group: the axes ``dims`` of the tensor seen as ``view``."""
+
+    inside: torch.Size
+    view: tuple[int, ...]
+    dims: tuple[int, ...]
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        return self.inside
+
+    def apply(self, x: Tensor) -> Tensor:
+        groups = x.reshape(x.shape[0], *self.view)
+        return groups.sum([d + 1 for d in self.dims], keepdim=True).expand_as(groups).reshape(x.shape)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return self.apply(y)
+
+    def reweight(self, change: Change) -> LinearMap:
+        weight = float(change(torch.ones((), dtype=torch.float64)))
+        return self if weight == 1 else _Scaled(self, weight)
+
+    @property
+    def nonnegative(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, eq=False)
 class Function(LinearMap):
     """Any linear function given as a callable: pooling, interpolation, a fold. Its transpose is its gradient.
 

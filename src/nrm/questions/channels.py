@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Select, through
+from nrm.capture import Combine, Exact, Linear, Multiply, Node, OwnOp, Pointwise, Select, through
 from nrm.operators import (
     Expand,
     Gather,
@@ -62,6 +62,10 @@ def keeps_channels(network: Network, node: Node, position: int) -> bool:
     if isinstance(op, Combine):
         move = op.terms[position].move
     elif isinstance(op, Multiply):
+        move = op.moves[position]
+    elif isinstance(op, Exact):
+        if op.moves is None:
+            return False
         move = op.moves[position]
     elif isinstance(op, Linear):
         alone = op.kind == "pool" or (

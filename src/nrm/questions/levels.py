@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Node, Select
+from nrm.capture import Combine, Linear, Node, Select, in_each_run
 from nrm.operators import Scatter
 from nrm.questions.sweep import Site
 from nrm.steps import Network
@@ -22,10 +22,10 @@ def mixes(node: Node) -> bool:
 
     Elementwise functions, data movement, products and folded norms stay on the level of what they read.
     """
-    op = node.op
+    op = in_each_run(node.op)
     if isinstance(op, Combine):  # the halves of a product of matrices are linear steps already
         sums = len(op.terms) > 1 or isinstance(op.terms[0].move, Scatter)
-        return op.joins and sums and op.kind != "matmul"
+        return op.joins and sums and op.kind not in ("matmul", "product")
     return isinstance(op, Linear | Select)
 
 

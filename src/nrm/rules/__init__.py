@@ -3,6 +3,7 @@
 from nrm.rules.between import Between, Gradient, IntegratedGradients, Occlusion, Shapley
 from nrm.rules.coarse import coarse_tape
 from nrm.rules.composites import (
+    EXACT,
     NAMES,
     Choice,
     Composite,
@@ -38,6 +39,7 @@ from nrm.rules.rules import (
 
 __all__ = [
     "CONSTANT",
+    "EXACT",
     "LINEAR",
     "LRP0",
     "NAMES",

@@ -65,6 +65,8 @@ def _composites(low: Any = None, high: Any = None) -> dict[str, Composite]:
 
 
 NAMES = tuple(_composites())
+EXACT = "exact"
+"""The composite of contrasts: every step is exact in the difference of the runs, and no other rule is needed."""
 WORDS = {
     "gamma": "nrm.Gamma(0.25)", "zplus": "nrm.ZPlus()", "z": "nrm.ZPlus()", "plus": "nrm.ZPlus()",
     "alphabeta": "nrm.AlphaBeta(2, 1)", "ab": "nrm.AlphaBeta(2, 1)", "alpha2beta1": "nrm.AlphaBeta(2, 1)",
@@ -107,6 +109,13 @@ def resolve(rules: Any, tape: Tape) -> Composite:
     """Whatever the user gave as ``rules`` as one composite."""
     if isinstance(rules, Composite):
         return rules
+    if isinstance(rules, str) and rules == EXACT:
+        if tape.runs is None:
+            raise RuleError(
+                "exact rules are those of a contrast", got="rules='exact' without a reference",
+                expected="a measure of a difference", hint="nrm.measure(model, x, against=reference)",
+            )  # fmt: skip
+        return Composite(EXACT)
     if isinstance(rules, str):
         return suggest(tape) if rules == "auto" else composite(rules)
     if isinstance(rules, Between):
@@ -188,8 +197,11 @@ def suggest(tape: Tape) -> Composite:
 
     Graph networks get gamma; networks with convolutions z+, if no signed states are added; everything else LRP-0 with
     biases as inputs, and with attention the composite of transformers. On signed inputs and behind norms that subtract
-    a mean, z+ loses mass in columns without a positive part, and gamma cancels more than LRP-0.
+    a mean, z+ loses mass in columns without a positive part, and gamma cancels more than LRP-0. A contrast needs no
+    rule: its steps are exact.
     """
+    if tape.runs is not None:
+        return Composite(EXACT)
     if tape.edges is None and any(node.heads is not None for node in tape.nodes):
         return composite("transformer")
     if _is_graph(tape):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.steps import COLUMN, DRAIN, Factored, Network, RelevanceNode, Softmaxed
+from nrm.steps import COLUMN, DRAIN, Factored, Network, RelevanceNode, Softmaxed, Summed
 
 Via = tuple[tuple[int, Tensor], ...]
 
@@ -75,6 +75,13 @@ def _below(network: Network, node: RelevanceNode, at: Tensor, entry: Tensor, via
                 "single walks are not searched through a softmax under its own rule",
                 where=network.tape.nodes[node.tensor].name, got="nrm.SoftmaxRule",
                 expected="a softmax whose normalizer is held", hint="rules='transformer', or R.flows(...) over layers",
+            )  # fmt: skip
+        if isinstance(map, Summed) and map.mixes:
+            step = network.tape.nodes[node.tensor]
+            raise QuestionError(
+                f"single walks are not searched through {step.function} in a contrast", where=step.name,
+                got="a step that mixes entries by their differences",
+                expected="linear steps, sums, elementwise functions and products", hint="R.flows(...) over layers",
             )  # fmt: skip
         for below, inner in map.ways(at):
             total = entry * inner

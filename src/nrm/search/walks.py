@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nrm.capture import Combine, Node, Pointwise, Tape
+from nrm.capture import Combine, Node, Pointwise, Tape, in_each_run
 from nrm.errors import NrmWarning, QuestionError
 from nrm.operators import Permute, Reshape
 from nrm.questions import Layer, Progress, Set, Site, drain_name
@@ -334,7 +334,7 @@ def _ratio(small: Trail, large: Trail) -> float:
 
 def _same_neurons(tape: Tape, above: int, below: Site) -> bool:
     """Whether every neuron of a tensor belongs to one neuron of the tensor below it, and the other way round."""
-    node, op = tape.nodes[above], tape.nodes[above].op
+    node, op = tape.nodes[above], in_each_run(tape.nodes[above].op)
     if below.port:
         return False
     if isinstance(op, Pointwise):

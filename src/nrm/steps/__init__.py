@@ -4,7 +4,7 @@ from nrm.steps.assignment import Assignment
 from nrm.steps.columns import Columns
 from nrm.steps.drains import PORTS, drain_shape
 from nrm.steps.families import Family, family
-from nrm.steps.maps import Factored, Local, Map, Softmaxed
+from nrm.steps.maps import Factored, Local, Map, Softmaxed, Summed
 from nrm.steps.messages import Amounts, Arrivals, Change, Delivery, Pairing, outer, total_of
 from nrm.steps.network import Network
 from nrm.steps.nodes import COLUMN, DRAIN, Link, RelevanceNode
@@ -28,6 +28,7 @@ __all__ = [
     "Pairing",
     "RelevanceNode",
     "Softmaxed",
+    "Summed",
     "drain_shape",
     "family",
     "outer",

@@ -82,6 +82,13 @@ class Assignment:
         for node in self.tape.nodes:
             if not self.reached[node.index]:
                 continue
+            if isinstance(node.op, Unknown) and node.op.kind == "contrast":
+                raise CaptureError(
+                    f"no exact split for {node.op.function}", where=node.op.where,
+                    got=f"a tensor of shape {tuple(node.shape)} on the way to the output of a contrast",
+                    expected="an op of the vocabulary, or one that was registered with a split of its own",
+                    hint=f"nrm.register({node.op.function!r}, ..., contrast=...)",
+                )  # fmt: skip
             if isinstance(node.op, Unknown):
                 raise CaptureError(
                     f"no rule for {node.op.function}", where=node.op.where,

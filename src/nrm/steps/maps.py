@@ -116,6 +116,23 @@ class Scaled(Map):
 
 
 @dataclass(frozen=True, eq=False)
+class Summed(Map):
+    """A sum of pieces that is formed when it is needed; a piece moves entries, or ``mixes`` them."""
+
+    form: Callable[[], Sequence[Local]]
+    mixes: bool = False
+
+    def apply(self, a: Tensor) -> Tensor:
+        return _sum([piece.apply(a) for piece in self.form()])
+
+    def transpose(self, rho: Tensor) -> Tensor:
+        return _sum([piece.transpose(rho) for piece in self.form()])
+
+    def ways(self, neurons: Tensor) -> list[Way]:
+        return super().ways(neurons) if self.mixes else [way for piece in self.form() for way in piece.ways(neurons)]
+
+
+@dataclass(frozen=True, eq=False)
 class Chained(Map):
     """One map after another: ``then(first(a))``; all but the first are local."""
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from nrm.capture.call import Call, of_first
 from nrm.capture.elementwise import common_root
-from nrm.capture.ops import Combine, Multiply, Pointwise, Softmax, Term, Unknown
+from nrm.capture.ops import Combine, LogSoftmax, Multiply, Pointwise, Singular, Softmax, Term
 from nrm.capture.vocabulary.pooling import choice
 from nrm.capture.vocabulary.reading import Steps, reads, wide
 from nrm.errors import CaptureError
-from nrm.operators import Expand
+from nrm.operators import Expand, LinearMap
 
 
 @reads(
@@ -24,7 +24,8 @@ from nrm.operators import Expand
     "hardsigmoid", "hardshrink", "softshrink", "tanhshrink", "softplus", "softsign", "sigmoid", "logsigmoid",
     "log_sigmoid", "tanh", "exp", "exp2", "expm1", "log1p", "sqrt", "square", "abs", "absolute", "clamp", "clamp_min",
     "clamp_max", "clip", "sin", "cos", "tan", "threshold", "rrelu", "erf", "erfc", "asinh", "arcsinh", "atan", "arctan",
-    "asin", "arcsin", "sinh", "cosh", "positive", "sinc", "logit", "expit", "nan_to_num", "rpow",
+    "asin", "arcsin", "sinh", "cosh", "positive", "sinc", "logit", "expit", "nan_to_num", "rpow", "log", "log2",
+    "log10",
 )  # fmt: skip
 def _pointwise(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     if any(c.tracked(a) for a in (*args, *kwargs.values())):
@@ -32,8 +33,10 @@ def _pointwise(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     function = of_first(c.func, args, kwargs)
     plain = not args and kwargs.keys() <= {"inplace"}
     offset = (_at_zero if plain else _at_zero.__wrapped__)(c.func if plain else function, input.dtype, input.device)
-    if offset is None or not math.isfinite(offset):
+    if offset is None:
         return None
+    if not math.isfinite(offset):
+        return c.one(Singular(c.name, c.recorder.place(), compute=function), input)
     simple = not any(isinstance(a, Tensor) for a in (*args, *kwargs.values()))
     return c.one(Pointwise(offset, function=function if simple else None), input)
 
@@ -53,17 +56,18 @@ def _pow(c: Call, input: Any, exponent: Any) -> Steps:
         exponent = float(exponent)
     if not isinstance(exponent, int | float) or exponent == 0:
         return None
-    return c.one(Pointwise(0.0, function=lambda v: v**exponent) if exponent > 0 else _reciprocal(c), input)
+    function = lambda v: v**exponent  # noqa: E731
+    return c.one(Pointwise(0.0, function=function) if exponent > 0 else _reciprocal(c, function), input)
 
 
-def _reciprocal(c: Call) -> Unknown:
+def _reciprocal(c: Call, compute: Callable[[Tensor], Tensor], move: LinearMap | None = None) -> Singular:
     """Something that is infinite at 0: no part of it is anybody's, but it may divide."""
-    return Unknown(c.name, c.recorder.place(), kind="reciprocal")
+    return Singular(c.name, c.recorder.place(), "reciprocal", compute, move)
 
 
 @reads("rsqrt", "reciprocal")
 def _divisor(c: Call, input: Tensor) -> Steps:
-    return c.one(_reciprocal(c), input)
+    return c.one(_reciprocal(c, c.func), input)
 
 
 @reads("prelu")
@@ -73,9 +77,9 @@ def _prelu(c: Call, input: Tensor, weight: Tensor) -> Steps:
 
 @reads("softmax", "log_softmax", "softmin")
 def _softmax(c: Call, input: Tensor, dim: int | None = None, *_: Any, **__: Any) -> Steps:
-    if c.name != "softmax" or dim is None:
-        return c.one(Pointwise(0.0, kind="softmax"), input)
-    return c.one(Softmax(dim=dim % max(input.ndim, 1)), input)
+    dim = (0 if input.ndim in (0, 1, 3) else 1) if dim is None else dim  # what torch takes if none is given
+    kind = Softmax if c.name == "softmax" else LogSoftmax
+    return c.one(kind(dim=dim % max(input.ndim, 1)), input)
 
 
 @reads("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout")
@@ -172,16 +176,20 @@ def _mul(c: Call, input: Any, other: Any, *, rounding_mode: Any = None) -> Steps
         root = None if quotient else common_root(*(c.recorder.node(t) for t in (input, other)))
         if root is not None:
             return [(c.result, Pointwise(root[1], factors=(c.index(input), c.index(other))), [root[0]])]
-        moves = tuple(None if t.shape == shape else Expand(t.shape, shape) for t in (input, other))
+        moves = tuple(_widening(t, shape) for t in (input, other))
         return c.one(Multiply(moves, quotient), input, other)
     if c.tracked(other) and quotient:
-        return c.one(_reciprocal(c), other)
+        return c.one(_reciprocal(c, input.__truediv__, _widening(other, shape)), other)
     x, factor = (input, other) if c.tracked(input) else (other, input)
     move = None if x.shape == shape else Expand(x.shape, shape)
     scale = factor.detach() if isinstance(factor, Tensor) else float(factor)
     if isinstance(scale, Tensor) and not scale.is_floating_point():
         scale = scale.to(c.result.dtype)
     return c.one(Combine((Term(move, 1.0 / scale if quotient else scale),), kind="scale"), x)
+
+
+def _widening(t: Tensor, shape: torch.Size) -> Expand | None:
+    return None if t.shape == shape else Expand(t.shape, shape)
 
 
 @reads("neg", "negative")

@@ -215,6 +215,8 @@ class Cell:
             moved = (x if move is None else move.apply(x[None])[0] for x, move in zip(parts, moves, strict=True))
             return sum(moved, shift)
 
+        scale = bias if rows is None else bias.expand(node.shape).index_fill(0, rows, 0.0)
+        node.op = replace(node.op, gated=((gate, Term(None, scale)),))
         node.recall = Recall(again, (At(gate), *map(At, node.inputs)), {}, lambda result: result)
 
     def _memory(self, h: int, rows: Tensor | None, weight: Tensor, bias: Tensor | None, batch: int) -> int:

@@ -4,7 +4,7 @@ A family says which maps an op builds from its values and its rule. A new family
 :class:`Family` for its ops, registered by :func:`family`.
 """
 
-from nrm.steps.families import elementwise, linear, product, selection, source, sums
+from nrm.steps.families import elementwise, exact, linear, product, selection, source, sums
 from nrm.steps.families.family import Family, family, family_of
 
-__all__ = ["Family", "elementwise", "family", "family_of", "linear", "product", "selection", "source", "sums"]
+__all__ = ["Family", "elementwise", "exact", "family", "family_of", "linear", "product", "selection", "source", "sums"]

@@ -1,0 +1,134 @@
+"""The tape of a contrast: two runs of one structure as one tape, whose values are differences.
+
+Linear steps, sums and data movement are exact in differences as they are, without their biases; every other step has an
+exact split. So all steps of this tape are linear, and rules, sweeps and searches need to know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nrm.capture.checks import MIXED
+from nrm.capture.contrast import norms, ranks, splits  # noqa: F401
+from nrm.capture.contrast.compare import check_constants, compare
+from nrm.capture.contrast.splits import OWN, split
+from nrm.capture.contrast.step import Pair, Step
+from nrm.capture.ops import Combine, Linear, Op, Source, Term, Unknown
+from nrm.capture.tape import Node, Tape
+from nrm.errors import CaptureError
+from nrm.operators import Function, LinearMap, Matmul
+
+
+class Difference(Node):
+    """A tensor of a contrast. Its value is the difference of the runs, formed when it is read."""
+
+    __slots__ = ("_form", "_like")
+
+    def __init__(self, here: Node, op: Op, inputs: tuple[int, ...], form: Callable[[], Tensor]) -> None:
+        self._form, self._like = form, here
+        self.index, self.op, self.inputs = here.index, op, inputs
+        self.name, self.module, self.function = here.name, here.module, here.function
+        self.sample, self.channel, self.owner, self.heads = here.sample, here.channel, here.owner, here.heads
+        self.roots, self.recall = here.roots, None
+
+    @property
+    def value(self) -> Tensor:  # type: ignore[override]
+        """The difference of the runs."""
+        return self._form()
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the tensor; nothing is formed for it."""
+        return self._like.value.shape
+
+
+def contrast(here: Tape, there: Tape) -> Tape:
+    """Two runs of a model as one tape of differences. What differs in more than values is refused."""
+    compare(here, there)
+    _refuse_masks(here, there)
+    if here.batch > 1:
+        _refuse_mixed(here)
+    nodes = list[Node]()
+    for i in range(len(here.nodes)):
+        nodes.append(_difference(Step(here, there, i), nodes))
+    return replace(here, nodes=nodes, runs=(here, there))
+
+
+def _difference(step: Step, nodes: list[Node]) -> Node:
+    node, op = step.node, step.node.op
+
+    def plain() -> Tensor:
+        return step.result.delta
+
+    if isinstance(op, Source):
+        return Difference(node, op, node.inputs, plain)
+    if isinstance(op, Linear) and op.kind == "matmul":
+        return _half(step, op, nodes)
+    if isinstance(op, Combine) and op.kind == "matmul":
+        return Difference(node, Combine((Term(), Term()), joins=True, kind="product"), node.inputs, plain)
+    if isinstance(op, Linear) and op.kind != "norm" and node.function not in OWN:
+        check_constants(node, step.other, step.inputs)
+        return Difference(node, Linear(op.map, op.kind), node.inputs, plain)
+    if isinstance(op, Combine) and op.gated:
+        terms = (*op.terms, *(term for _, term in op.gated))
+        inputs = (*node.inputs, *(i for i, _ in op.gated))
+        return Difference(node, Combine(terms, joins=True, kind=op.kind), inputs, plain)
+    found = None if isinstance(op, Combine) and not op.held and node.function not in OWN else split(step)
+    if found is not None:
+        return Difference(node, found, node.inputs, plain)
+    if isinstance(op, Combine):
+        check_constants(node, step.other, step.inputs)
+        return Difference(node, replace(op, shift=None), node.inputs, plain)
+    return Difference(node, Unknown(node.function, f"layer {node.name!r}", "contrast"), node.inputs, plain)
+
+
+def _half(step: Step, op: Linear, nodes: list[Node]) -> Node:
+    """One half of a product of matrices: linear in its own factor, with the mean of the other one."""
+    other = step.other.op
+    assert isinstance(other, Linear)
+    map = mean_of(op.map, other.map)
+    (j,) = step.node.inputs
+    return Difference(step.node, Linear(map, "matmul"), (j,), lambda: map.apply(nodes[j].value[None])[0])
+
+
+def mean_of(one: LinearMap, other: LinearMap) -> LinearMap:
+    """The mean of two maps that differ in their weights."""
+    if isinstance(one, Matmul) and isinstance(other, Matmul):
+        return replace(one, constant=Pair(one.constant, other.constant).mean)
+    assert isinstance(one, Function)
+    assert isinstance(other, Function)
+    first, second = one.function, other.function
+    return replace(one, function=lambda v: (first(v) + second(v)) / 2)
+
+
+def _refuse_mixed(tape: Tape) -> None:
+    """Refuses factors that mix samples: in a contrast they have differences to share, too."""
+    seen = {tape.output}
+    for node in reversed(tape.nodes[: tape.output + 1]):
+        if node.index in seen:
+            seen.update(node.inputs)
+            if node.owner is not None and bool((node.owner < 0).any()):
+                raise CaptureError(
+                    MIXED, where=f"layer {node.name!r}",
+                    got=f"a tensor of shape {tuple(node.shape)} whose entries depend on several samples",
+                    expected="samples that do not depend on each other, in factors neither",
+                    hint="batch_dim=None explains the whole call as one sample; or a batch of one",
+                )  # fmt: skip
+
+
+def _refuse_masks(here: Tape, there: Tape) -> None:
+    """Refuses a softmax some of whose entries are masked in one run only."""
+    for node in here.nodes:
+        if getattr(node.op, "kind", "") != "softmax":
+            continue
+        a, b = (tape.nodes[node.inputs[0]].value.isinf() for tape in (here, there))
+        if bool((a != b).any()):
+            raise CaptureError(
+                "entries of a softmax are masked in one run of a contrast only", where=f"layer {node.name!r}",
+                got=f"{int((a != b).sum())} such entries", expected="the same mask in both runs",
+                hint="align the inputs: the same positions, lengths and padding",
+            )  # fmt: skip
