@@ -26,6 +26,7 @@ from nrm.questions import (
     Stack,
     Stop,
     axes_of,
+    ordered,
     read_partitions,
     spans_steps,
     steps_of,
@@ -185,7 +186,7 @@ def _table(R: Measure, arguments: Sequence[Argument], value: Any, seed: int, fin
     table = output.value.new_empty(shape)
     for rows, found in R.inner.progress("removals")(removal.chunks(), len(removal)):
         table[tuple(slice(r.start, r.stop) for r in rows)] = finish(found, len(rows))
-    return _ordered(table, [stops[k] for k in order])
+    return ordered(table, [stops[k] for k in order])
 
 
 def _steps(R: Measure, argument: Argument) -> list[Set]:
@@ -277,12 +278,3 @@ def _all_removed(found: Tensor, order: int) -> Tensor:
 
 def _losses(found: Tensor, order: int) -> Tensor:
     return found[(slice(0, 1),) * order] - found[(slice(1, None),) * order]
-
-
-def _ordered(table: Tensor, stops: Sequence[Stop]) -> Tensor:
-    """One flat axis per stop, the batch, and more, as the batch, the axes of the arguments in their order, and more."""
-    shape = [n for stop in stops for n in axes_of(stop)]
-    table = table.reshape(*shape, *table.shape[len(stops) :])
-    owners = [a for stop in stops for a, b in zip(stop.axes, stop.blocks, strict=True) for _ in b.shape]
-    order = sorted(range(len(owners)), key=lambda k: (owners[k], k))
-    return table.permute(len(owners), *order, *range(len(owners) + 1, table.ndim))

@@ -1,6 +1,12 @@
 """Layers, sets, partitions and formulas; how a question about them is planned and answered by messages."""
 
-from nrm.questions.answer import Answerer as Answerer, Chain as Chain, Progress as Progress, Rows as Rows
+from nrm.questions.answer import (
+    Answerer as Answerer,
+    Chain as Chain,
+    Progress as Progress,
+    Rows as Rows,
+    ordered as ordered,
+)
 from nrm.questions.formula import ATOMS as ATOMS, Formula, visits
 from nrm.questions.frame import Blocks as Blocks, Frame as Frame
 from nrm.questions.graph import interaction_graph as interaction_graph

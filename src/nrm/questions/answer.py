@@ -55,7 +55,7 @@ class Answerer:
         for rows, part in self.chunks(meeting, live, absolute):
             if part is not None:
                 table[grid(rows, table.device)] = part.reshape(*(len(r) for r in rows), *table.shape[len(outer) :])
-        return ordered(table, meeting)
+        return ordered(table, outer, meeting.hubs)
 
     def guard(self, nbytes: int) -> None:
         """Refuses results that are larger than the memory bound."""
@@ -257,16 +257,18 @@ def blocks_in_chunks(rows: Sequence[list[int]], fits: int) -> Iterator[Rows]:
     yield from itertools.product(*pieces)
 
 
-def ordered(table: Tensor, meeting: Meeting) -> Tensor:
-    """Outer stops' flat axes as their blocks' axes, the batch first, then the order of the arguments."""
-    outer = (*meeting.above, *meeting.below)
+def ordered(table: Tensor, outer: Sequence[Stop], hubs: Sequence[Stop] = ()) -> Tensor:
+    """One flat axis per outer stop, the batch, the axes of hubs, and more, in the order of a result.
+
+    That is the batch, the axes of all blocks in the order of their arguments, and what more there is.
+    """
     shape = [n for stop in outer for n in axes_of(stop)]
     table = table.reshape(*shape, *table.shape[len(outer) :])
-    owners = [*_owners(outer), -1, *_owners(meeting.hubs)]
+    owners = [*_owners(outer), -1, *_owners(hubs)]
     order = sorted(range(len(owners)), key=lambda k: (owners[k], k))
-    return table.permute(order)
+    return table.permute(*order, *range(len(owners), table.ndim))
 
 
-def _owners(stops: tuple[Stop, ...]) -> list[int]:
+def _owners(stops: Sequence[Stop]) -> list[int]:
     """The argument that every axis of these stops belongs to."""
     return [a for s in stops for a, b in zip(s.axes, s.blocks, strict=True) for _ in b.shape]

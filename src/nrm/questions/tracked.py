@@ -129,7 +129,7 @@ class Tracked:
             if part is not None:
                 at = grid(rows, table.device)
                 table[at] += part.reshape(*(len(r) for r in rows), *table.shape[len(rows) :])
-        return ordered(table, meeting)
+        return ordered(table, meeting.above, meeting.hubs)
 
 
 def _last_lines(network: Network, free: Sequence[Stop], journeys: Sequence[Journey], blocks: int) -> list[Line]:
