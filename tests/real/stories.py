@@ -84,11 +84,9 @@ class Tokenizer:
 def deletion_curve(model: nn.Module, ids: Tensor, order: list[int], token: int) -> list[float]:
     """The logit of a token at the last position as tokens are deleted in this order: all walks through them end."""
     weight = model.get_input_embeddings().weight.detach()
-    embedded = weight[ids].clone()
-    curve = []
+    embedded = weight[ids].repeat(len(order) + 1, 1, 1)
+    for count, at in enumerate(order, 1):
+        embedded[count:, at] = 0.0
     with torch.no_grad():
-        for at in [None, *order]:
-            if at is not None:
-                embedded[0, at] = 0.0
-            curve.append(float(model(inputs_embeds=embedded).logits[0, -1, token]))
+        curve: list[float] = model(inputs_embeds=embedded).logits[:, -1, token].tolist()
     return curve
