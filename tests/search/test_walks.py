@@ -190,9 +190,9 @@ def chain(name: str) -> tuple[nn.Module, Tensor]:
     """A linear step, the step, and a linear step: all walks pass these three."""
     torch.manual_seed(1)
     build, shape = STEPS[name]
-    x = torch.randn(2, 3)
+    x = torch.randn(2, 2)
     step = build()
-    low = nn.Sequential(nn.Linear(3, math.prod(shape)), nn.Unflatten(1, shape))
+    low = nn.Sequential(nn.Linear(2, math.prod(shape)), nn.Unflatten(1, shape))
     with torch.no_grad():
         wide = step(low(x)).flatten(1).shape[1]
     model = nn.Sequential(low, step, nn.Flatten(), nn.Linear(wide, 2)).eval()
