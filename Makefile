@@ -23,6 +23,7 @@
 #   make browser   Chromium for the tests of reports and the explorer, where apt-get can install it
 #   make smollm2   fetches SmolLM2-135M for the tests into $NRM_DATA, or out/data (270 MB)
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
+#   make words     the classes of the code in the glossary
 #   make format    let ruff rewrite the files
 #   make clean     remove environments and caches
 #
@@ -41,7 +42,7 @@ PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs package extras peers bench bench-peers figures start walks montage flows \
-	gallery generated additive molecules reproductions screenshots browser smollm2 networks clean
+	gallery generated additive molecules reproductions screenshots browser smollm2 networks words clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -80,6 +81,9 @@ bench: $(VENV)/.ready-dev
 
 bench-peers: $(PEERS)/.ready
 	$(PEERS)/bin/python benchmarks/peers.py $(ARGS)
+
+words: $(VENV)/.ready-dev
+	$(VENV)/bin/python docs/words.py
 
 figures: start walks montage flows gallery generated additive molecules
 

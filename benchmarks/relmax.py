@@ -27,7 +27,7 @@ from torch import nn
 import nrm
 from nrm.jobs.engines import Task, run_processes
 from nrm.jobs.job import Job
-from nrm.jobs.parts import Span, write_part
+from nrm.jobs.parts import ShardSpan, write_part
 from nrm.jobs.store import claim, close
 
 begin_job = importlib.import_module("nrm.jobs.relmax")._plan  # the package has a function of that name
@@ -99,7 +99,7 @@ def measure_cost(case: Case, shard_size: int) -> None:
             spent, done = clock(task.run, shard)
             times["explained by the job"] += spent
             write = partial(write_part, to_stay=whole)
-            times["written"] += clock(write, shelf.parts, Span(shard, shard + 1), done.tally)[0]
+            times["written"] += clock(write, shelf.parts, ShardSpan(shard, shard + 1), done.tally)[0]
         times["folded"] = clock(close, shelf, job.facts)[0]
         size = sum(file.stat().st_size for file in shelf.path.rglob("*") if file.is_file())
     for name, seconds in times.items():

@@ -23,9 +23,9 @@ import nrm
 from nrm.jobs.answers import Answers, Sample, Table
 from nrm.jobs.job import remember
 from nrm.jobs.leading import ROOM
-from nrm.jobs.parts import Span, write_part
+from nrm.jobs.parts import ShardSpan, write_part
 from nrm.jobs.store import claim, close
-from nrm.jobs.tally import Known, Limits, Tally
+from nrm.jobs.tally import KnownBest, Limits, Tally
 
 A, B = nrm.layer("1"), nrm.layer("3")
 BATCH, K, ROWS, CLASSES = 32, 40, 200_000, 1000
@@ -42,7 +42,7 @@ def facts(given: argparse.Namespace) -> dict[str, object]:
     return dict(known)
 
 
-def simulate(numbers: range, blocks: int, limits: Limits, known: Known) -> tuple[Tally, float]:
+def simulate(numbers: range, blocks: int, limits: Limits, known: KnownBest) -> tuple[Tally, float]:
     """The tally of one shard: heavy-tailed relevances, as those of channels are; the time that the counting took."""
     generator = torch.Generator().manual_seed(numbers.start)
     tally, spent = Tally(limits, known=known), 0.0
@@ -72,18 +72,18 @@ def main() -> None:
     blocks = given.channels ** (2 if given.pairs else 1)
     tallying = writing = merging = 0.0
     memory, largest = [], 0
-    seen: Known = {}
+    seen: KnownBest = {}
     shards = -(-given.samples // given.shard)
     with claim(path, known, 1) as (shelf, _):
         for shard in range(shards):
             numbers = range(shard * given.shard, min((shard + 1) * given.shard, given.samples))
             tally, spent = simulate(numbers, blocks, shelf.limits, seen)
             times = [time.process_time()]
-            write_part(shelf.parts, Span(shard, shard + 1), tally)
+            write_part(shelf.parts, ShardSpan(shard, shard + 1), tally)
             times.append(time.process_time())
             remember(seen, tally)
             times.append(time.process_time())
-            largest = sum(file.stat().st_size for file in shelf.folder(Span(shard, shard + 1)).iterdir())
+            largest = sum(file.stat().st_size for file in shelf.folder(ShardSpan(shard, shard + 1)).iterdir())
             shelf.fold_groups(shards)
             tallying, writing = tallying + spent + times[2] - times[1], writing + times[1] - times[0]
             merging += time.process_time() - times[2]

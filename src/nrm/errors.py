@@ -56,7 +56,7 @@ class NrmError(Exception):
         self.hint = hint
 
     def at(self, where: str) -> NrmError:
-        """The same error, with its place filled in unless it already has one."""
+        """The error itself, with its place filled in unless it already has one."""
         self.where = self.where or where
         return self
 

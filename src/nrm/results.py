@@ -270,7 +270,7 @@ def _read_measure(measure: Described | Mapping[str, Any] | None) -> dict[str, An
 
 
 def _plain(value: object, place: str) -> object:
-    """The same value from JSON's types only, or a complaint that names the place of what has none."""
+    """A value of JSON's types only, or a complaint that names the place of what has none."""
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         value = value.tolist()
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):

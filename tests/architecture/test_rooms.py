@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import re
 import subprocess
@@ -153,6 +154,30 @@ def test_nobody_touches_the_underscore_of_another() -> None:
             if use.attr not in own | THEIRS and not ast.unparse(use).startswith("torch."):
                 complaints.append(f"{path.relative_to(PACKAGE)}:{use.lineno} {ast.unparse(use)}")
     assert not complaints, "a room's inside is its own:\n" + "\n".join(complaints)
+
+
+def test_a_class_has_a_name_of_its_own_and_says_what_it_is() -> None:
+    homes: dict[str, list[str]] = {}
+    complaints = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.lstrip("_"), []).append(str(path.relative_to(PACKAGE)))
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and (ast.get_docstring(node) or "").startswith(
+                "The same"
+            ):
+                complaints.append(f"{path.relative_to(PACKAGE)}:{node.lineno} says 'The same'")
+    complaints += [f"{name} is in {', '.join(paths)}" for name, paths in homes.items() if len(paths) > 1]
+    assert not complaints, "\n".join(complaints)
+
+
+def test_the_glossary_has_every_class_of_the_inner_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    words = importlib.import_module("words")
+    assert words.PAGE.read_text(encoding="utf-8") == words.page(), "make words"
+    unsaid = [name for room in words.ROOMS for name, text in words.classes(room).items() if not text]
+    assert not unsaid, f"without a docstring: {', '.join(unsaid)}"
 
 
 def test_imports_inside_functions_are_of_extras_only() -> None:

@@ -28,7 +28,7 @@ from nrm.explorer import items as limits  # noqa: E402
 from nrm.explorer.app import make_app  # noqa: E402
 from nrm.explorer.items import Items  # noqa: E402
 from nrm.explorer.session import Session  # noqa: E402
-from nrm.explorer.worker import CancelledError, Job, Worker  # noqa: E402
+from nrm.explorer.worker import CancelledError, PageJob, Worker  # noqa: E402
 
 HOST, TOKEN = "127.0.0.1:4000", "a-token"
 OPTIONS = {"rules": "epsilon-plus", "bias": "input"}
@@ -331,7 +331,7 @@ def test_a_job_stops_when_it_is_cancelled() -> None:
     worker = Worker()
     steps = []
 
-    def endless(job: Job) -> None:
+    def endless(job: PageJob) -> None:
         while True:
             steps.append(0)
             time.sleep(0.001)
@@ -356,7 +356,7 @@ def test_a_question_is_cancelled_in_the_middle_of_a_sweep() -> None:
     R(R.input)
     inside = threading.Event()
 
-    def work(job: Job) -> None:
+    def work(job: PageJob) -> None:
         while True:
             inside.set()
             R(R["conv1"].positions, R["conv3"].positions)
@@ -375,7 +375,7 @@ def test_later_questions_go_before_work_that_has_patience() -> None:
     worker, order, R = Worker(), [], subjects.measured()
     begun = threading.Event()
 
-    def long(job: Job) -> None:
+    def long(job: PageJob) -> None:
         job.patient = True
         table = R(R["conv1"].channels, R["conv3"].channels)
         while "quick" not in order:
@@ -384,7 +384,7 @@ def test_later_questions_go_before_work_that_has_patience() -> None:
             torch.testing.assert_close(again, table)
         order.append("long")
 
-    def quick(job: Job) -> None:
+    def quick(job: PageJob) -> None:
         R(R["conv2"].channels, R["conv3"].channels)
         order.append("quick")
 
@@ -400,7 +400,7 @@ def test_later_questions_go_before_work_that_has_patience() -> None:
 def test_closing_ends_work_that_has_patience() -> None:
     worker = Worker()
 
-    def endless(job: Job) -> None:
+    def endless(job: PageJob) -> None:
         job.patient = True
         while True:
             torch.zeros(1)

@@ -12,7 +12,7 @@ import torch
 Image = pytest.importorskip("PIL.Image")
 
 from nrm.cli.inputs import read_inputs  # noqa: E402
-from nrm.cli.models import Loaded  # noqa: E402
+from nrm.cli.models import LoadedModel  # noqa: E402
 from nrm.cli.transforms import plain  # noqa: E402
 from nrm.errors import NrmError  # noqa: E402
 from nrm.explorer.items import Items  # noqa: E402
@@ -23,7 +23,7 @@ PLAIN = plain(torch.nn.Identity())
 
 
 def by_command(folder: Path) -> torch.Tensor:
-    return read_inputs(Loaded("m", torch.nn.Identity(), transform=PLAIN), [str(folder)])[0].load().inputs[0]
+    return read_inputs(LoadedModel("m", torch.nn.Identity(), transform=PLAIN), [str(folder)])[0].load().inputs[0]
 
 
 def by_explorer(folder: Path) -> torch.Tensor:

@@ -17,7 +17,7 @@ import nrm
 from jobs.contents import content, tally_content
 from jobs.shop import A, B, Flowing, Squares, network
 from nrm.jobs import job
-from nrm.jobs.leading import Leading, Sums, leaders
+from nrm.jobs.leading import ClassSums, Leading, leaders
 
 PAIRS = (A.channels, B.channels)
 SMALL = st.integers(1, 6)
@@ -33,7 +33,7 @@ def gather(room: int, table: torch.Tensor, classes: np.ndarray, order: np.ndarra
     return found
 
 
-def same(one: Sums | None, other: Sums | None) -> bool:
+def same(one: ClassSums | None, other: ClassSums | None) -> bool:
     if one is None or other is None:
         return one is other
     return all(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from hypothesis import given, strategies as st
 
-from nrm.jobs.top import Best, Rows, Top, _best_first, merge
+from nrm.jobs.top import BestSamples, BlockRows, Top, _best_first, merge
 
 
 def rows(top: Top) -> list[tuple[float, ...]]:
@@ -17,7 +17,7 @@ def rows(top: Top) -> list[tuple[float, ...]]:
 
 def batch(k: int, bound: int, scores: np.ndarray, numbers: np.ndarray) -> Top:
     places = np.arange(scores.size).reshape(scores.shape) % 7
-    best = Best(k, bound)
+    best = BestSamples(k, bound)
     best.add(numbers, torch.from_numpy(scores[numbers]), torch.from_numpy(places[numbers]))
     return best.top()
 
@@ -57,7 +57,7 @@ def test_the_quick_order_is_that_of_all_three_keys(blocks: int, count: int, tied
     random = np.random.default_rng(seed)
     block, sample = random.integers(0, blocks, count), random.permutation(count)
     score = random.integers(-2, 3, count).astype(float) if tied else random.normal(size=count)
-    found = _best_first(Rows(block, sample, score, np.zeros(count, np.int64)))
+    found = _best_first(BlockRows(block, sample, score, np.zeros(count, np.int64)))
     expected = sorted(range(count), key=lambda i: (block[i], -score[i], sample[i]))
     assert found.tolist() == expected
 
@@ -78,7 +78,7 @@ def test_the_cut_tells_what_may_be_missing() -> None:
 def test_batches_make_no_difference(k: int, bound: int, blocks: int, size: int, seed: int) -> None:
     scores = np.random.default_rng(seed).integers(-3, 9, (30, blocks)).astype(float)
     places = np.arange(scores.size).reshape(scores.shape) % 7
-    best = Best(k, bound)
+    best = BestSamples(k, bound)
     for begin in range(0, 30, size):
         part = slice(begin, begin + size)
         best.add(np.arange(30)[part], torch.from_numpy(scores[part]), torch.from_numpy(places[part]))
@@ -94,10 +94,10 @@ def test_what_is_known_makes_shards_smaller_and_no_difference(
     random = np.random.default_rng(seed)
     scores = random.integers(-3, 9, (30, blocks)).astype(float)
     places = np.arange(scores.size).reshape(scores.shape) % 7
-    known, kept, whole = Best(k, bound), Best(k, bound), []
+    known, kept, whole = BestSamples(k, bound), BestSamples(k, bound), []
     for numbers in np.array_split(random.permutation(30), 30 // size):
         numbers.sort()
-        shard = Best(k, bound, known)
+        shard = BestSamples(k, bound, known)
         shard.add(numbers, torch.from_numpy(scores[numbers]), torch.from_numpy(places[numbers]))
         whole += numbers.tolist()
         alone = batch(k, bound, scores, numbers)

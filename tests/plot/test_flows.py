@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import nrm
 from nrm.errors import QuestionError
 from nrm.plot import flows
-from nrm.plot.columns import Choice, Flows, crossings, make_flows, needed, stack, untangle, with_elsewhere
+from nrm.plot.columns import FlowPicture, NodeChoice, crossings, make_flows, needed, stack, untangle, with_elsewhere
 from nrm.plot.flow import BODY
 
 
@@ -322,8 +322,8 @@ def test_any_signed_tables_make_whole_columns(seed: int, nodes: int) -> None:
     # A share near 0 has no node: nothing is drawn of what flows through it in both signs.
     assume(all(abs(1 - share.sum()) >= 0.3 for share in shares))
     tables = [with_elsewhere(random.normal(size=(len(a), len(b))), a, b) for a, b in itertools.pairwise(shares)]
-    read: Flows = make_flows(
-        shares, tables, [[str(i) for i in range(n)] for n in sizes], [("a", "b")] * 3, Choice(nodes, None)
+    read: FlowPicture = make_flows(
+        shares, tables, [[str(i) for i in range(n)] for n in sizes], [("a", "b")] * 3, NodeChoice(nodes, None)
     )
     for c, column in enumerate(read.columns):
         assert sum(node.height for node in column.nodes) == pytest.approx(1)

@@ -8,10 +8,10 @@ import torch
 
 from nrm.evaluate import contribution
 from nrm.reproduce.gnn import RULES, _copies, _sets
-from nrm.reproduce.graphs import GCN, GIN, Graph, GraphNet, batched, connected, deal, motifs
+from nrm.reproduce.graphs import GCN, GIN, GraphNet, LabelledGraph, batched, connected, deal, motifs
 
 
-def is_connected(graph: Graph, nodes: tuple[int, ...]) -> bool:
+def is_connected(graph: LabelledGraph, nodes: tuple[int, ...]) -> bool:
     near = {tuple(pair) for pair in graph.edge_index.T.tolist()}
     reached = [nodes[0]]
     for i in reached:

@@ -17,8 +17,8 @@ from nrm.files import claim
 from nrm.reproduce import reproduce
 from nrm.reproduce.data import MissingDataError, imagenet_files, labelled_files, mixed, mnist, sequences
 from nrm.reproduce.networks import VGG
-from nrm.reproduce.store import Store, Unit
-from nrm.reproduce.vgg import PAPER, Subject, upper_part
+from nrm.reproduce.store import ExperimentFolder, Unit
+from nrm.reproduce.vgg import PAPER, ImageSubject, upper_part
 
 pytest.importorskip("sklearn")
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -166,10 +166,10 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
-    Store(tmp_path, {"experiment": "a"})
-    Store(tmp_path, {"experiment": "a"})
+    ExperimentFolder(tmp_path, {"experiment": "a"})
+    ExperimentFolder(tmp_path, {"experiment": "a"})
     with pytest.raises(NrmError, match="another run lies in this folder") as error:
-        Store(tmp_path, {"experiment": "b"})
+        ExperimentFolder(tmp_path, {"experiment": "b"})
     assert "experiment='a'" in str(error.value)
 
 
@@ -179,14 +179,14 @@ def test_one_run_at_a_time_has_a_folder(tmp_path: Path) -> None:
 
 
 def test_damaged_settings_are_told(tmp_path: Path) -> None:
-    Store(tmp_path, {"experiment": "a"})
+    ExperimentFolder(tmp_path, {"experiment": "a"})
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(ResultFileError, match="damaged"):
-        Store(tmp_path, {"experiment": "a"})
+        ExperimentFolder(tmp_path, {"experiment": "a"})
 
 
 def test_parts_are_whole_or_not_there(tmp_path: Path) -> None:
-    store = Store(tmp_path, {})
+    store = ExperimentFolder(tmp_path, {})
 
     def fails() -> dict:
         raise ZeroDivisionError
@@ -229,7 +229,7 @@ def test_classes_of_imagenet_are_known_or_refused(tmp_path: Path) -> None:
 def test_pairs_of_upper_layers_do_not_depend_on_what_lies_below() -> None:
     torch.manual_seed(0)
     images = torch.randn(1, 3, 32, 32)
-    whole = Subject(
+    whole = ImageSubject(
         "VGG16", VGG(8, 4).eval(), 1, lambda i: (images[i], 2), ("features.26", "features.28"), ("", ""), torch.abs
     )
     asked = []

@@ -53,7 +53,7 @@ def capture(
     batch = _count_samples(given, owners, batch_dim, graphs)
     exact = precisions == {dtype}
 
-    def run(change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None) -> _Pass:
+    def run(change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None) -> _Recorded:
         """One recorded pass, on inputs that may be changed."""
         recorder = Recorder(
             anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact, graphs=graphs,
@@ -68,7 +68,7 @@ def capture(
             result = _recorded(recorder, anatomy, model, mine, output, any(t.is_floating_point() for t in given))
             if not change:
                 _check_starts(recorder, starts)
-        return _Pass(recorder, result, mine)
+        return _Recorded(recorder, result, mine)
 
     found = run()
     made = repeat.find_made(found.recorder, lambda change: run(change).recorder)
@@ -76,7 +76,7 @@ def capture(
     return _finish(found.recorder, anatomy, found.result, batch, dtype, _padding(model, *found.inputs))
 
 
-class _Pass(NamedTuple):
+class _Recorded(NamedTuple):
     """What came of one recorded forward pass."""
 
     recorder: Recorder

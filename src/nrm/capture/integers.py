@@ -14,7 +14,7 @@ from nrm.capture.samples import Whose, named
 
 
 @dataclass(frozen=True, eq=False)
-class _Known:
+class _KnownIntegers:
     """Integers of the user: the name of the input if they are as given, and the sample of every entry if known."""
 
     tensor: Tensor
@@ -27,7 +27,7 @@ class Integers:
 
     def __init__(self, batch: int) -> None:
         self._batch = batch
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _KnownIntegers] = {}
 
     def add(self, tensor: Tensor, name: str, whose: Whose) -> None:
         """Declares integers of the input, and where its samples lie in them."""
@@ -35,7 +35,7 @@ class Integers:
         if whose.axis is not None:
             along = torch.arange(self._batch, device=tensor.device)
             owner = along.view(-1, *(1,) * (tensor.ndim - whose.axis - 1)).expand(tensor.shape)
-        self._known[id(tensor)] = _Known(tensor, name, owner)
+        self._known[id(tensor)] = _KnownIntegers(tensor, name, owner)
 
     def __contains__(self, tensor: Any) -> bool:
         return id(tensor) in self._known
@@ -63,7 +63,7 @@ class Integers:
                 owners = [first.owner if t.shape == first.owner.shape else None for t in results]
         for tensor, owner in zip(results, owners, strict=True):
             if not tensor.is_floating_point():
-                self._known[id(tensor)] = _Known(tensor, copied, owner)
+                self._known[id(tensor)] = _KnownIntegers(tensor, copied, owner)
 
     def embedded(self, looked_up: Any, value: Tensor) -> Whose | None:
         """Where the samples lie in the embedding of integers, if it is known where they lie in those."""

@@ -54,7 +54,7 @@ class Recall:
         return self.pick(self.function(*args, **named))
 
     def run_stack(self, values: Mapping[int, Tensor]) -> Tensor:
-        """The same for stacks ``(K or 1, *shape)`` of values: ``(K, *result shape)``."""
+        """Values again from other ones, for stacks ``(K or 1, *shape)`` of values: ``(K, *result shape)``."""
         given = [values[i] for i in self.reads]
         stack = max(v.shape[0] for v in given)
         if stack == 1:

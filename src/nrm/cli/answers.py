@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from nrm.cli.asked import Flows
+from nrm.cli.asked import FlowsCommand
 from nrm.cli.imported import describe
-from nrm.cli.inputs import Item, Sample
-from nrm.cli.models import Loaded
+from nrm.cli.inputs import InputSample, NamedInput
+from nrm.cli.models import LoadedModel
 from nrm.cli.notation import read_rules, read_target
 from nrm.cli.options import MeasureOptions
-from nrm.cli.output import Steps, complaint
+from nrm.cli.output import Stages, complaint
 from nrm.errors import CaptureError, InputError, MassError, NrmError, PrecisionError
 from nrm.measure import Measure, measure, name_of
 from nrm.questions import Formula, Plan
@@ -35,7 +35,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Data = dict[str, Any]
 
 
-def arguments_of(settings: MeasureOptions, loaded: Loaded) -> Data:
+def arguments_of(settings: MeasureOptions, loaded: LoadedModel) -> Data:
     """The arguments of :func:`nrm.measure` that options say."""
     if settings.dtype is not None and settings.dtype not in DTYPES:
         raise InputError("no such precision", got=f"--dtype {settings.dtype}", expected=" or ".join(DTYPES))
@@ -46,7 +46,9 @@ def arguments_of(settings: MeasureOptions, loaded: Loaded) -> Data:
     }  # fmt: skip
 
 
-def open_measure(loaded: Loaded, sample: Sample, arguments: Mapping[str, Any], steps: Steps | None = None) -> Measure:
+def open_measure(
+    loaded: LoadedModel, sample: InputSample, arguments: Mapping[str, Any], steps: Stages | None = None
+) -> Measure:
     """The measure of one sample; the model's own complaints are said in its words."""
     labels: Data = {} if loaded.labels is None else {"output": loaded.labels}
     if sample.tokens is not None:
@@ -61,19 +63,19 @@ def open_measure(loaded: Loaded, sample: Sample, arguments: Mapping[str, Any], s
 
 
 def ask_all(
-    loaded: Loaded, items: Sequence[Item], arguments: Mapping[str, Any], steps: Steps,
-    ask: Callable[[Item, Measure], Data], begin: Callable[[Item, Measure], None] | None = None,
+    loaded: LoadedModel, items: Sequence[NamedInput], arguments: Mapping[str, Any], steps: Stages,
+    ask: Callable[[NamedInput, Measure], Data], begin: Callable[[NamedInput, Measure], None] | None = None,
 ) -> list[Data]:  # fmt: skip
     """The answer for every item, with its name. One that cannot be read or trusted is told, and the others go on.
 
     What ``begin`` does is done for all items before the first is asked. Their measures are kept for that, as far as
     there is room; others are made again.
     """
-    results: dict[Item, Data] = {}
-    failed: dict[Item, NrmError] = {}
-    kept: dict[Item, Measure] = {}
+    results: dict[NamedInput, Data] = {}
+    failed: dict[NamedInput, NrmError] = {}
+    kept: dict[NamedInput, Measure] = {}
 
-    def attempt(item: Item, last: bool) -> None:
+    def attempt(item: NamedInput, last: bool) -> None:
         try:
             R = kept.pop(item) if item in kept else open_measure(loaded, _loaded(item), arguments, steps)
             if begin is not None and not last:
@@ -105,7 +107,7 @@ class _UnreadableError(NrmError):
         self.cause = cause
 
 
-def _loaded(item: Item) -> Sample:
+def _loaded(item: NamedInput) -> InputSample:
     try:
         return item.load()
     except NrmError as error:
@@ -143,7 +145,7 @@ def table_of(values: Any, axes: Sequence[tuple[str, str, Sequence[str]]]) -> Dat
     return {"axes": [{"layer": layer, "by": by, "labels": list(names)} for layer, by, names in axes], "values": values}
 
 
-def flows_of(R: Measure, parts: Sequence[Any], asked: Flows) -> Data:
+def flows_of(R: Measure, parts: Sequence[Any], asked: FlowsCommand) -> Data:
     """The strongest combinations of blocks; those ranked by something else than relevance say how much they have."""
     found = R.flows(*parts, k=asked.k, sign=asked.sign, effort=asked.effort, by=asked.by, least=asked.least)
     listed = [

@@ -21,9 +21,9 @@ from nrm.cli.answers import (
     sweeps,
     timed,
 )
-from nrm.cli.asked import Check, Flows, Layers, Query
-from nrm.cli.inputs import Item, Sample, example_input, read_inputs
-from nrm.cli.models import RANDOM, Loaded, load_model
+from nrm.cli.asked import CheckCommand, FlowsCommand, LayersCommand, QueryCommand
+from nrm.cli.inputs import InputSample, NamedInput, example_input, read_inputs
+from nrm.cli.models import RANDOM, LoadedModel, load_model
 from nrm.cli.notation import read_part, read_sets
 from nrm.cli.options import ModelOptions
 from nrm.cli.output import Terminal
@@ -33,7 +33,7 @@ from nrm.numbers import percent
 from nrm.questions import Set, query as read_query
 
 
-def opened(terminal: Terminal, options: ModelOptions, name: str, **more: Any) -> Loaded:
+def opened(terminal: Terminal, options: ModelOptions, name: str, **more: Any) -> LoadedModel:
     """The model, and what is to be known about it."""
     with terminal.work(f"loading {name}"):
         loaded = load_model(name, **(asdict(options) | more))
@@ -65,7 +65,7 @@ def show_results(
 
 
 def dry_run(
-    terminal: Terminal, command: str, loaded: Loaded, items: Sequence[Item], arguments: Mapping[str, Any],
+    terminal: Terminal, command: str, loaded: LoadedModel, items: Sequence[NamedInput], arguments: Mapping[str, Any],
     plan: Callable[[Measure], list[dict[str, Any]]],
 ) -> int:  # fmt: skip
     """Prints what the first item would take, and all of them; the network has run once for it."""
@@ -92,7 +92,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def layers(asked: Layers) -> int:
+def layers(asked: LayersCommand) -> int:
     """The layers of a network: name, shape, channel axis, kind, whether every walk passes it, and its mass."""
     terminal = Terminal(asked.json)
     if asked.given and (asked.shape is not None or len(asked.given) > 1):
@@ -107,7 +107,7 @@ def layers(asked: Layers) -> int:
             sample, source = items[0].load(), items[0].name
         else:
             made, source = example_input(loaded, None if asked.shape is None else read_shape(asked.shape))
-            sample = Sample(made)
+            sample = InputSample(made)
         R = open_measure(loaded, sample, arguments_of(asked.settings, loaded), steps)
         found = layers_of(R, asked.find, asked.blocks)
     if not asked.given:
@@ -137,7 +137,7 @@ def read_shape(text: str) -> list[int]:
     return [int(size) for size in sizes]
 
 
-def flows(asked: Flows) -> int:
+def flows(asked: FlowsCommand) -> int:
     """The combinations of blocks, one of every layer, through which most of the decision flowed; exact."""
     terminal = Terminal(asked.json)
     parts = [read_part(text) for text in asked.layer]
@@ -181,7 +181,7 @@ def _named(flow: Mapping[str, Any]) -> str:
     return " & ".join(text if label is None else f"{text} {label!r}" for text, label in pairs)
 
 
-def query(asked: Query) -> int:
+def query(asked: QueryCommand) -> int:
     """How much of the decision flowed as a formula says: NOT, AND, XOR, OR, IMPLIES of named sets."""
     terminal = Terminal(asked.json)
     known = read_sets(asked.named or [], asked.sets)
@@ -205,7 +205,7 @@ def query(asked: Query) -> int:
     return code
 
 
-def check(asked: Check) -> int:
+def check(asked: CheckCommand) -> int:
     """The certificate: does mass hold, and how far may the numbers be trusted? The exit code is 1 if they may not."""
     terminal = Terminal(asked.json)
     loaded = opened(terminal, asked.options, asked.model)

@@ -49,7 +49,7 @@ class OfInputs(OfModel):
 
 
 @dataclass(frozen=True)
-class Demo:
+class DemoCommand:
     """Explain a decision of a small network that the package carries; no download."""
 
     sample: Annotated[int, typer.Option(help="Which digit is explained: 0 to 296.")] = 12
@@ -67,7 +67,7 @@ class Demo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layers(OfModel):
+class LayersCommand(OfModel):
     """The layers of a network: name, shape, channel axis, kind, whether every walk passes it, and its mass."""
 
     given: Annotated[list[str] | None, typer.Argument(metavar="[INPUT]", help="An input, for the masses.")] = None
@@ -77,7 +77,7 @@ class Layers(OfModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain(OfInputs):
+class ExplainCommand(OfInputs):
     """What was decided, on what evidence, through which layers, and whether that can be trusted."""
 
     out: Out = None
@@ -86,7 +86,7 @@ class Explain(OfInputs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(OfInputs):
+class ReportCommand(OfInputs):
     """An explanation as a page of its own; of several inputs, a folder with a page for each."""
 
     out: Annotated[Path, typer.Option(help="The page; a folder for several inputs; - prints the page.")] = Path(
@@ -96,7 +96,7 @@ class Report(OfInputs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heatmaps(OfModel):
+class HeatmapsCommand(OfModel):
     """Heat maps of many images, as pictures and numbers in a folder; a stopped job goes on there."""
 
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder of images, or a file of tensors.")]
@@ -108,7 +108,7 @@ class Heatmaps(OfModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flows(OfInputs):
+class FlowsCommand(OfInputs):
     """The combinations of blocks, one of every layer, through which most of the decision flowed; exact."""
 
     layer: Annotated[
@@ -135,7 +135,7 @@ class OfFormula:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Query(OfInputs, OfFormula):
+class QueryCommand(OfInputs, OfFormula):
     """How much of the decision flowed as a formula says: NOT, AND, XOR, OR, IMPLIES of named sets."""
 
     named: Annotated[
@@ -146,14 +146,14 @@ class Query(OfInputs, OfFormula):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(OfInputs):
+class CheckCommand(OfInputs):
     """The certificate: does mass hold, and how far may the numbers be trusted? The exit code is 1 if they may not."""
 
     dry: DryRun = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(OfInputs):
+class EvaluateCommand(OfInputs):
     """How well relevance agrees with what happens when blocks are removed: correlation with joint contributions."""
 
     layer: Annotated[
@@ -166,7 +166,7 @@ class Evaluate(OfInputs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relmax(OfModel):
+class RelmaxCommand(OfModel):
     """The samples of a data set in which channels, sets or pairs have the largest relevance, and where in them."""
 
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder of images, with folders as classes, or .npy.")]
@@ -184,7 +184,7 @@ class Relmax(OfModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explore(OfModel):
+class ExploreCommand(OfModel):
     """Look at decisions on a page of this machine: click nodes and ribbons, compare classes, ask formulas."""
 
     data: Annotated[
@@ -199,7 +199,7 @@ class Explore(OfModel):
 
 
 @dataclass(frozen=True)
-class Reproduce:
+class ReproduceCommand:
     """Run an experiment of the paper."""
 
     experiment: Annotated[str, typer.Argument(help=f"{EXPERIMENTS}, all")]
@@ -212,7 +212,7 @@ class Reproduce:
 
 
 @dataclass(frozen=True)
-class Version:
+class VersionCommand:
     """Print the version."""
 
     json: AsJson = False

@@ -10,19 +10,19 @@ with extra("cli", "the command line"):
     import typer
 
 COMMANDS: dict[type[Any], str] = {
-    asked.Demo: "nrm.cli.pages",
-    asked.Layers: "nrm.cli.ask",
-    asked.Explain: "nrm.cli.explain",
-    asked.Report: "nrm.cli.explain",
-    asked.Heatmaps: "nrm.cli.maps",
-    asked.Flows: "nrm.cli.ask",
-    asked.Query: "nrm.cli.ask",
-    asked.Check: "nrm.cli.ask",
-    asked.Evaluate: "nrm.cli.judging",
-    asked.Relmax: "nrm.cli.datasets",
-    asked.Explore: "nrm.cli.pages",
-    asked.Reproduce: "nrm.cli.experiments",
-    asked.Version: "nrm.cli.version",
+    asked.DemoCommand: "nrm.cli.pages",
+    asked.LayersCommand: "nrm.cli.ask",
+    asked.ExplainCommand: "nrm.cli.explain",
+    asked.ReportCommand: "nrm.cli.explain",
+    asked.HeatmapsCommand: "nrm.cli.maps",
+    asked.FlowsCommand: "nrm.cli.ask",
+    asked.QueryCommand: "nrm.cli.ask",
+    asked.CheckCommand: "nrm.cli.ask",
+    asked.EvaluateCommand: "nrm.cli.judging",
+    asked.RelmaxCommand: "nrm.cli.datasets",
+    asked.ExploreCommand: "nrm.cli.pages",
+    asked.ReproduceCommand: "nrm.cli.experiments",
+    asked.VersionCommand: "nrm.cli.version",
 }
 
 
@@ -30,5 +30,5 @@ def make_command() -> Any:
     """The parser of ``nrm``."""
     app = typer.Typer(no_args_is_help=True, add_completion=False, help="Normalized relevance measures.")
     for kind, home in COMMANDS.items():
-        app.command(kind.__name__.lower())(spread(kind, home))
+        app.command(kind.__name__.removesuffix("Command").lower())(spread(kind, home))
     return typer.main.get_command(app)

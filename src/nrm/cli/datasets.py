@@ -8,14 +8,14 @@ from typing import Any
 
 from nrm.cli.answers import Data, arguments_of, cost, line, open_measure, sweeps, timed
 from nrm.cli.ask import opened, show_cost
-from nrm.cli.asked import Relmax
-from nrm.cli.inputs import TENSORS, Sample, as_batch, read_tensors
-from nrm.cli.models import Loaded
+from nrm.cli.asked import RelmaxCommand
+from nrm.cli.inputs import TENSORS, InputSample, as_batch, read_tensors
+from nrm.cli.models import LoadedModel
 from nrm.cli.names import read_class_names
 from nrm.cli.notation import read_question, read_target
 from nrm.cli.output import Terminal
 from nrm.errors import InputError, NrmError, QuestionError, readable
-from nrm.jobs import Blocks, Images, Ranking, on_device, relmax as run_relmax, split_label
+from nrm.jobs import Images, LeadingBlocks, Ranking, on_device, relmax as run_relmax, split_label
 from nrm.measure import LABEL, Classes, dataset_names, match_classes, output_names
 from nrm.numbers import percent
 from nrm.plot import gallery, read_image, save_and_close
@@ -25,10 +25,10 @@ PICTURES = (".png", ".svg", ".pdf")
 SHOWN, WIDE = 5, 9
 """How many samples of a block are printed, and drawn on a contact sheet."""
 
-Parts = tuple[Partition | Set, ...]
+AskedParts = tuple[Partition | Set, ...]
 
 
-def relmax(asked: Relmax) -> int:
+def relmax(asked: RelmaxCommand) -> int:
     """The samples of a data set in which channels, sets or pairs have the largest relevance, and where in them."""
     terminal = Terminal(asked.json)
     questions = [read_question(text) for text in asked.ask]
@@ -85,7 +85,7 @@ def relmax(asked: Relmax) -> int:
     return 0
 
 
-def read_dataset(loaded: Loaded, path: Path) -> Any:
+def read_dataset(loaded: LoadedModel, path: Path) -> Any:
     """A data set of samples without a sample axis: a folder of images, or the samples of a file of tensors."""
     if path.is_dir():
         if loaded.transform is None:
@@ -100,7 +100,7 @@ def read_dataset(loaded: Loaded, path: Path) -> Any:
     return [_without_axis(sample.inputs) for sample in read_tensors(path, loaded, batch=True)]
 
 
-def read_classes(loaded: Loaded, dataset: Any, given: Path | None, labels: Path | None) -> dict[str, int] | None:
+def read_classes(loaded: LoadedModel, dataset: Any, given: Path | None, labels: Path | None) -> dict[str, int] | None:
     """The outputs that the classes of a data set are, by name; None if they have none."""
     names = dataset_names(dataset)
     if names is None:
@@ -113,7 +113,7 @@ def read_classes(loaded: Loaded, dataset: Any, given: Path | None, labels: Path 
         raise InputError(error.what, got=error.got, expected=error.expected, hint=hint) from None
 
 
-def _read_class(text: str, loaded: Loaded, classes: Mapping[str, int] | None) -> int:
+def _read_class(text: str, loaded: LoadedModel, classes: Mapping[str, int] | None) -> int:
     """A class whose samples are asked for, by number or by a name of the model's or the data set's."""
     known = {} if classes is None else {**classes}
     wanted = known[text] if text in known else read_target(text, loaded.labels, tokens=False)
@@ -135,7 +135,7 @@ def name_of(dataset: Any, number: int) -> str:
 
 
 def ranking_of(
-    found: Ranking, number: int, question: Parts, best: Blocks, dataset: Any, names: Mapping[int, str]
+    found: Ranking, number: int, question: AskedParts, best: LeadingBlocks, dataset: Any, names: Mapping[int, str]
 ) -> Data:
     """The best blocks of the question of this number, and the best samples of each."""
     listed = []
@@ -158,7 +158,7 @@ def ranking_of(
     return {"question": asked, "blocks": listed, "limit": limit, "complete": best.complete, "note": best.note}
 
 
-def sets_of(found: Ranking, number: int, question: Parts, best: Blocks) -> Iterator[Parts]:
+def sets_of(found: Ranking, number: int, question: AskedParts, best: LeadingBlocks) -> Iterator[AskedParts]:
     """The sets of the best blocks of a question."""
     shapes = [part["shape"] for part in found.facts["questions"][number]["parts"]]
     for index in best.indices:
@@ -171,7 +171,12 @@ def sets_of(found: Ranking, number: int, question: Parts, best: Blocks) -> Itera
 
 
 def draw_sheet(
-    path: Path, found: Ranking, rows: Sequence[Parts], loaded: Loaded, dataset: Any, arguments: Mapping[str, Any]
+    path: Path,
+    found: Ranking,
+    rows: Sequence[AskedParts],
+    loaded: LoadedModel,
+    dataset: Any,
+    arguments: Mapping[str, Any],
 ) -> None:
     """A contact sheet: a row for every block, with its best samples."""
     wide = min(WIDE, found.facts["k"])
@@ -210,11 +215,11 @@ def _refuse_no_picture(dataset: Any) -> None:
 
 
 def _dry_run(
-    terminal: Terminal, loaded: Loaded, dataset: Any, questions: Sequence[Parts], arguments: Mapping[str, Any]
+    terminal: Terminal, loaded: LoadedModel, dataset: Any, questions: Sequence[AskedParts], arguments: Mapping[str, Any]
 ) -> int:
     with terminal.work("planning"):
         inputs, _ = split_label(dataset[0])
-        sample = Sample(on_device(as_batch(inputs), loaded.model))
+        sample = InputSample(on_device(as_batch(inputs), loaded.model))
         R, seconds = timed(lambda: open_measure(loaded, sample, arguments))
         lines = [sweeps(), *(line(" x ".join(map(str, q)), R.plan(*q)) for q in questions)]
         found = cost(lines, seconds, len(dataset))

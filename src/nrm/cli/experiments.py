@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nrm.cli.asked import Reproduce
+from nrm.cli.asked import ReproduceCommand
 from nrm.cli.output import Terminal
 from nrm.errors import NrmError
 from nrm.extras import extra
@@ -14,7 +14,7 @@ with extra("cli", "the command line"):
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
-def reproduce(asked: Reproduce) -> int:
+def reproduce(asked: ReproduceCommand) -> int:
     """Run an experiment of the paper."""
     terminal = Terminal(asked.json)
     results, code = [], 0

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from nrm.cli.answers import Data, arguments_of, ask_all, layers_of, plan_view, table_of
 from nrm.cli.ask import dry_run, opened, show_results
-from nrm.cli.asked import Explain, Report as ReportAsked
+from nrm.cli.asked import ExplainCommand, ReportCommand
 from nrm.cli.folder import write_folder, write_heat, write_json
-from nrm.cli.inputs import Item, read_inputs
-from nrm.cli.models import Loaded
+from nrm.cli.inputs import NamedInput, read_inputs
+from nrm.cli.models import LoadedModel
 from nrm.cli.notation import read_parts
 from nrm.cli.options import LookOptions, ModelOptions
-from nrm.cli.output import COMMAND, Steps, Terminal, document
+from nrm.cli.output import COMMAND, Stages, Terminal, document
 from nrm.errors import InputError
 from nrm.files import mark_results
 from nrm.measure import Measure
@@ -26,7 +26,7 @@ PRINTED = Path("-")
 """The place that is the standard output."""
 
 
-class Place(NamedTuple):
+class Destination(NamedTuple):
     """Where an explanation goes: nowhere, a page (a file, or printed), a folder of pages, or a folder of results."""
 
     path: Path | None
@@ -44,7 +44,7 @@ class Place(NamedTuple):
         return self.path / f"{name}.html" if self.many else self.path
 
 
-def explain(asked: Explain) -> int:
+def explain(asked: ExplainCommand) -> int:
     """What was decided, on what evidence, through which layers, and whether that can be trusted."""
     terminal = Terminal(asked.json)
     read_parts(asked.look.layer or [])
@@ -61,7 +61,7 @@ def explain(asked: Explain) -> int:
     return explain_all(terminal, "explain", loaded, items, arguments, asked.look, place, openings)
 
 
-def report(asked: ReportAsked) -> int:
+def report(asked: ReportCommand) -> int:
     """An explanation as a page; of several inputs, a page for each in a folder."""
     terminal = Terminal(asked.json)
     read_parts(asked.look.layer or [])
@@ -73,7 +73,7 @@ def report(asked: ReportAsked) -> int:
             "a page is about one input", got=f"{len(items)} inputs", expected="a folder for their pages",
             hint=f"--out {asked.out.with_suffix('')}",
         )  # fmt: skip
-    place = Place(asked.out, pages=True, many=True) if many else read_place(asked.out, 1, asked.json)
+    place = Destination(asked.out, pages=True, many=True) if many else read_place(asked.out, 1, asked.json)
     refuse_file(asked.out if many else None)
     openings = [_opening(asked.model, asked.options, asked.given, i) for i in range(len(items))]
     arguments = arguments_of(asked.settings, loaded)
@@ -87,8 +87,8 @@ def view_of(look: LookOptions, R: Measure, title: str, opening: str | None) -> V
 
 
 def explain_all(
-    terminal: Terminal, command: str, loaded: Loaded, items: Sequence[Item], arguments: Mapping[str, Any],
-    look: LookOptions, place: Place, openings: Sequence[str],
+    terminal: Terminal, command: str, loaded: LoadedModel, items: Sequence[NamedInput], arguments: Mapping[str, Any],
+    look: LookOptions, place: Destination, openings: Sequence[str],
 ) -> int:  # fmt: skip
     """Explains items and says what was found; writes pages or a folder if there is a place for them.
 
@@ -96,13 +96,13 @@ def explain_all(
     """
     names = dict(zip(items, _folders(items), strict=True))
     lines = dict(zip(items, openings, strict=True))
-    seen: dict[Item, View] = {}
+    seen: dict[NamedInput, View] = {}
     if place.path is not None and (place.folder or place.many):
         mark_results(place.path)
 
     with terminal.work(command) as steps:
 
-        def begin(item: Item, R: Measure) -> None:
+        def begin(item: NamedInput, R: Measure) -> None:
             steps.tell("the heat map")
             seen[item] = view_of(look, R, item.name, lines[item])
             if place.folder:
@@ -111,7 +111,7 @@ def explain_all(
             else:
                 R(seen[item].canvas.variable)
 
-        def go_on(item: Item, R: Measure) -> Data:
+        def go_on(item: NamedInput, R: Measure) -> Data:
             view = seen.pop(item)
             view = view if view.R is R else view_of(look, R, item.name, lines[item])  # there was no room to keep it
             parts = read_view(view, steps, place.pages, look.fast)
@@ -132,7 +132,7 @@ def explain_all(
     return code
 
 
-def write(terminal: Terminal, command: str, place: Place, name: str, view: View, parts: Data) -> list[str]:
+def write(terminal: Terminal, command: str, place: Destination, name: str, view: View, parts: Data) -> list[str]:
     """Writes what was found about one item; the names of the files."""
     assert place.path is not None
     if place.path == PRINTED:
@@ -146,7 +146,7 @@ def write(terminal: Terminal, command: str, place: Place, name: str, view: View,
     return [f"{name}/{file}" for file in files]
 
 
-def read_view(view: View, steps: Steps, pages: bool, fast: bool) -> Data:
+def read_view(view: View, steps: Stages, pages: bool, fast: bool) -> Data:
     """The parts of a view: what only a page shows if one is wanted, and what takes long unless it is to be fast."""
     if pages and not fast:
         return view.whole(steps.tell)
@@ -213,11 +213,11 @@ def is_page(out: Path | None) -> bool:
     return out is not None and (out.suffix.lower() in (".html", ".htm") or out == PRINTED)
 
 
-def read_place(out: Path | None, count: int, as_json: bool) -> Place:
+def read_place(out: Path | None, count: int, as_json: bool) -> Destination:
     """The place that is meant; one that cannot be written to is refused before anything is computed."""
     if out is None or not is_page(out):
         refuse_file(out)
-        return Place(out)
+        return Destination(out)
     if count > 1:
         expected = "one input, or a folder such as --out results/"
         raise InputError("a report is about one input", got=f"{count} inputs", expected=expected, hint="nrm report")
@@ -225,7 +225,7 @@ def read_place(out: Path | None, count: int, as_json: bool) -> Place:
         raise InputError("one thing can be printed", got="--out - and --json", expected="one of them")
     if out != PRINTED and (out.is_dir() or not out.absolute().parent.is_dir()):
         raise InputError("the report cannot be written there", got=str(out), expected="a file in a folder that exists")
-    return Place(out, pages=True)
+    return Destination(out, pages=True)
 
 
 def refuse_file(out: Path | None) -> None:
@@ -236,7 +236,7 @@ def refuse_file(out: Path | None) -> None:
         )
 
 
-def _folders(items: Sequence[Item]) -> list[str]:
+def _folders(items: Sequence[NamedInput]) -> list[str]:
     """A folder for every item, each once."""
     found: list[str] = []
     for item in items:

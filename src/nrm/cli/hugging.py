@@ -21,7 +21,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "voc
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundModel:
     """A model, and what makes its input; ``tokens`` says whether that is a text."""
 
     model: nn.Module
@@ -32,7 +32,7 @@ class Found:
     tokens: bool
 
 
-def load_hugging(name: str) -> Found:
+def load_hugging(name: str) -> FoundModel:
     """The model of a folder, or of the hub by name, in the architecture that its settings say."""
     folder = Path(name).is_dir()
     if not folder and (name.startswith((".", "/", "~")) or name.count("/") > 1):
@@ -55,10 +55,10 @@ def load_hugging(name: str) -> Found:
     if model.main_input_name == "pixel_values":
         processor = _had(lambda: hub.AutoImageProcessor.from_pretrained(name), name, folder)
         transform = Transform(partial(_pixels, processor), f"that of {name}")
-        return Found(model, transform, None, classes, (), tokens=False)
+        return FoundModel(model, transform, None, classes, (), tokens=False)
     tokenizer = _tokenizer(hub, name, folder)
     notes = () if tokenizer else (f"{name} has no tokenizer that can be read: inputs are token ids (.npy)",)
-    return Found(model, None, tokenizer, classes or _vocabulary(tokenizer), notes, tokens=True)
+    return FoundModel(model, None, tokenizer, classes or _vocabulary(tokenizer), notes, tokens=True)
 
 
 def _pixels(processor: Any, image: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from nrm.cli.imported import describe
-from nrm.cli.models import Loaded
+from nrm.cli.models import LoadedModel
 from nrm.errors import InputError, NrmError, readable
 from nrm.explorer import batched
 from nrm.extras import extra
@@ -33,7 +33,7 @@ PICTURES = (b"\x89PNG", b"\xff\xd8\xff", b"BM", b"GIF8", b"II*\0", b"MM\0*")
 """What files begin with: an array of numpy, and pictures but for WebP and PPM."""
 
 
-class Sample(NamedTuple):
+class InputSample(NamedTuple):
     """The inputs of one sample, a batch of one, and the texts of its tokens if it is a text that was read."""
 
     inputs: Any
@@ -41,14 +41,14 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Item:
+class NamedInput:
     """Something to explain, by name. What a folder holds is read when it is asked for, everything else at once."""
 
     name: str
-    load: Callable[[], Sample]
+    load: Callable[[], InputSample]
 
 
-def read_inputs(loaded: Loaded, given: Sequence[str], *, batch: bool | None = None) -> list[Item]:
+def read_inputs(loaded: LoadedModel, given: Sequence[str], *, batch: bool | None = None) -> list[NamedInput]:
     """The items that the arguments of a command name: files, folders, and texts for models that read them.
 
     ``-`` is the standard input: an image, tensors, a text, or for other models the names of files, one per line.
@@ -61,7 +61,7 @@ def read_inputs(loaded: Loaded, given: Sequence[str], *, batch: bool | None = No
     return items
 
 
-def _items(loaded: Loaded, text: str, batch: bool | None) -> Iterator[Item]:
+def _items(loaded: LoadedModel, text: str, batch: bool | None) -> Iterator[NamedInput]:
     if text == STANDARD:
         yield from _standard(loaded, sys.stdin.buffer.read(), batch)
         return
@@ -79,10 +79,10 @@ def _items(loaded: Loaded, text: str, batch: bool | None) -> Iterator[Item]:
         yield from _file(loaded, path, batch)
     else:
         sample = _tokens(loaded, text)
-        yield Item(text, lambda: sample)
+        yield NamedInput(text, lambda: sample)
 
 
-def _standard(loaded: Loaded, content: bytes, batch: bool | None) -> Iterator[Item]:
+def _standard(loaded: LoadedModel, content: bytes, batch: bool | None) -> Iterator[NamedInput]:
     """What comes in by the standard input, known by its first bytes."""
     if not content:
         raise InputError("the standard input is empty", got=STANDARD, expected="an image, tensors, a text, or names")
@@ -94,11 +94,11 @@ def _standard(loaded: Loaded, content: bytes, batch: bool | None) -> Iterator[It
     if found is not None:
         yield from _tensor_items(_samples_of(found, STANDARD, loaded, batch), STANDARD)
     elif content.startswith(PICTURES) or content[8:12] == b"WEBP":
-        yield Item(STANDARD, _keep(_picture(loaded, content, STANDARD)))
+        yield NamedInput(STANDARD, _keep(_picture(loaded, content, STANDARD)))
     else:
         text = _decoded(content)
         if loaded.tokenizer is not None:
-            yield Item(STANDARD, _keep(_tokens(loaded, text.strip())))
+            yield NamedInput(STANDARD, _keep(_tokens(loaded, text.strip())))
         else:
             yield from (item for line in text.splitlines() if line.strip() for item in _items(loaded, line, batch))
 
@@ -112,30 +112,30 @@ def _decoded(content: bytes) -> str:
     return text
 
 
-def _tensor_items(samples: Sequence[Sample], name: str) -> Iterator[Item]:
+def _tensor_items(samples: Sequence[InputSample], name: str) -> Iterator[NamedInput]:
     for i, sample in enumerate(samples):
-        yield Item(name if len(samples) == 1 else f"{name}[{i}]", _keep(sample))
+        yield NamedInput(name if len(samples) == 1 else f"{name}[{i}]", _keep(sample))
 
 
-def _file(loaded: Loaded, path: Path, batch: bool | None) -> Iterator[Item]:
+def _file(loaded: LoadedModel, path: Path, batch: bool | None) -> Iterator[NamedInput]:
     """The items of one file, read now."""
     suffix, name = path.suffix.lower(), readable(path.name)
     if suffix in TENSORS:
         yield from _tensor_items(read_tensors(path, loaded, batch), name)
     elif suffix in TEXTS:
-        yield Item(name, _keep(_tokens(loaded, _read_text(path))))
+        yield NamedInput(name, _keep(_tokens(loaded, _read_text(path))))
     elif suffix in SUFFIXES:
-        yield Item(name, _keep(_picture(loaded, path, name)))
+        yield NamedInput(name, _keep(_picture(loaded, path, name)))
     else:
         known = ", ".join((*SUFFIXES, *TENSORS, *TEXTS))
         raise InputError("a file of an unknown kind", got=path.name, expected=known)
 
 
-def _keep(sample: Sample) -> Callable[[], Sample]:
+def _keep(sample: InputSample) -> Callable[[], InputSample]:
     return lambda: sample
 
 
-def _folder(loaded: Loaded, folder: Path, batch: bool | None) -> Iterator[Item]:
+def _folder(loaded: LoadedModel, folder: Path, batch: bool | None) -> Iterator[NamedInput]:
     """The files of a folder and below, in the order of their names; each is read when its turn comes."""
     known = {*SUFFIXES, *TENSORS, *(TEXTS if loaded.tokenizer is not None else ())}
     files = files_below(folder, known)
@@ -144,15 +144,15 @@ def _folder(loaded: Loaded, folder: Path, batch: bool | None) -> Iterator[Item]:
     for file in files:
         path, name = folder / file, readable(file)
         if path.suffix.lower() in SUFFIXES:
-            yield Item(name, lambda path=path: _picture(loaded, path, path.name))  # type: ignore[misc]
+            yield NamedInput(name, lambda path=path: _picture(loaded, path, path.name))  # type: ignore[misc]
         else:
             yield from (
-                Item(f"{name}{item.name.removeprefix(readable(path.name))}", item.load)
+                NamedInput(f"{name}{item.name.removeprefix(readable(path.name))}", item.load)
                 for item in _file(loaded, path, batch)
             )
 
 
-def _picture(loaded: Loaded, source: bytes | Path, name: str) -> Sample:
+def _picture(loaded: LoadedModel, source: bytes | Path, name: str) -> InputSample:
     """The sample of an image, of its file or its bytes."""
     if loaded.transform is None:
         raise InputError("the model takes no images", got=name, where=loaded.name)
@@ -160,10 +160,10 @@ def _picture(loaded: Loaded, source: bytes | Path, name: str) -> Sample:
         image = read_image(source)
     except NrmError as error:
         raise error.at(name) from None
-    return Sample(on_device(as_batch(transformed(loaded, image, name)), loaded.model))
+    return InputSample(on_device(as_batch(transformed(loaded, image, name)), loaded.model))
 
 
-def transformed(loaded: Loaded, image: Any, where: str) -> Any:
+def transformed(loaded: LoadedModel, image: Any, where: str) -> Any:
     """A sample of an image; what goes wrong in a transform of the user's is said in its words."""
     assert loaded.transform is not None
     try:
@@ -185,7 +185,7 @@ def as_batch(sample: Any) -> Any:
 # ---- tensors and texts -----------------------------------------------------------------------------------------
 
 
-def read_tensors(path: Path, loaded: Loaded, batch: bool | None) -> list[Sample]:
+def read_tensors(path: Path, loaded: LoadedModel, batch: bool | None) -> list[InputSample]:
     """The samples of a file of tensors, one by one."""
     found: Tensor | dict[str, Tensor]
     if path.suffix.lower() == ".npy":
@@ -195,7 +195,9 @@ def read_tensors(path: Path, loaded: Loaded, batch: bool | None) -> list[Sample]
     return _samples_of(found, path.name, loaded, batch)
 
 
-def _samples_of(found: Tensor | dict[str, Tensor], name: str, loaded: Loaded, batch: bool | None) -> list[Sample]:
+def _samples_of(
+    found: Tensor | dict[str, Tensor], name: str, loaded: LoadedModel, batch: bool | None
+) -> list[InputSample]:
     """Tensors as samples, one by one."""
     if isinstance(found, Tensor):
         single = found.ndim in (0, 1, 3) if batch is None else not batch
@@ -211,10 +213,10 @@ def _samples_of(found: Tensor | dict[str, Tensor], name: str, loaded: Loaded, ba
         parts = [{key: value[i : i + 1] for key, value in found.items()} for i in range(counts.pop())]
     if not parts:
         raise InputError("the file has no samples", got=name)
-    return [Sample(on_device(part, loaded.model)) for part in parts]
+    return [InputSample(on_device(part, loaded.model)) for part in parts]
 
 
-def _token_ids(loaded: Loaded, ids: Tensor, name: str) -> Sample:
+def _token_ids(loaded: LoadedModel, ids: Tensor, name: str) -> InputSample:
     if ids.is_floating_point() or ids.ndim != 2:
         raise InputError("not a list of token ids", got=f"{name}: {ids.dtype}, shape {tuple(ids.shape)}")
     ids = ids.long()
@@ -223,7 +225,7 @@ def _token_ids(loaded: Loaded, ids: Tensor, name: str) -> Sample:
         got, expected = f"{name}: {int(ids.min())} to {int(ids.max())}", f"0 to {size - 1}"
         raise InputError("no such token", got=got, expected=expected)
     names = loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist()) if loaded.tokenizer is not None else None
-    return Sample(on_device({"input_ids": ids}, loaded.model), None if names is None else tuple(map(str, names)))
+    return InputSample(on_device({"input_ids": ids}, loaded.model), None if names is None else tuple(map(str, names)))
 
 
 def _read_array(source: Path | io.BytesIO, name: str) -> Tensor:
@@ -256,7 +258,7 @@ def _read_text(path: Path) -> str:
         raise InputError("the text cannot be read", got=f"{path.name}: {type(error).__name__}") from error
 
 
-def _tokens(loaded: Loaded, text: str) -> Sample:
+def _tokens(loaded: LoadedModel, text: str) -> InputSample:
     if loaded.tokenizer is None:
         if loaded.tokens:
             raise InputError(
@@ -268,10 +270,10 @@ def _tokens(loaded: Loaded, text: str) -> Sample:
     if not made["input_ids"].numel():
         raise InputError("the text is empty", got=repr(text[:60]))
     names = loaded.tokenizer.convert_ids_to_tokens(made["input_ids"][0].tolist())
-    return Sample(on_device(dict(made), loaded.model), tuple(names))
+    return InputSample(on_device(dict(made), loaded.model), tuple(names))
 
 
-def example_input(loaded: Loaded, shape: Sequence[int] | None = None) -> tuple[Any, str]:
+def example_input(loaded: LoadedModel, shape: Sequence[int] | None = None) -> tuple[Any, str]:
     """A batch of one made-up sample, for what does not depend on its values, and words for it."""
     generator = torch.Generator().manual_seed(0)
     if shape is not None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from nrm.cli.answers import Data, arguments_of, ask_all, decision, partitions_of
 from nrm.cli.ask import opened, show_results
-from nrm.cli.asked import Evaluate
+from nrm.cli.asked import EvaluateCommand
 from nrm.cli.inputs import read_inputs
 from nrm.cli.notation import read_parts
 from nrm.cli.output import Terminal
@@ -19,7 +19,7 @@ WORDS = {
 }  # fmt: skip
 
 
-def evaluate(asked: Evaluate) -> int:
+def evaluate(asked: EvaluateCommand) -> int:
     """How well relevance agrees with what happens when blocks are removed."""
     terminal = Terminal(asked.json)
     parts = read_parts(asked.layer)

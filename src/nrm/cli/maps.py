@@ -6,7 +6,7 @@ from typing import Any
 
 from nrm.cli.answers import arguments_of
 from nrm.cli.ask import opened
-from nrm.cli.asked import Heatmaps
+from nrm.cli.asked import HeatmapsCommand
 from nrm.cli.datasets import name_of, read_classes, read_dataset
 from nrm.cli.explain import refuse_file
 from nrm.cli.folder import RESOLUTION, write_json
@@ -19,7 +19,7 @@ from nrm.plot import save_and_close
 PICTURES = "pictures"
 
 
-def heatmaps(asked: Heatmaps) -> int:
+def heatmaps(asked: HeatmapsCommand) -> int:
     """Heat maps of many images, as pictures and numbers in a folder."""
     terminal = Terminal(asked.json)
     refuse_file(asked.out)

@@ -22,7 +22,7 @@ RANDOM = "none"
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class LoadedModel:
     """A model with everything that a command needs beside it.
 
     ``transform`` makes a sample of an image, ``tokenizer`` of a text; ``labels`` are the names of its outputs, and
@@ -49,7 +49,7 @@ class Loaded:
 def load_model(
     name: str, *, weights: str | None = None, classes: int | None = None, labels: str | Path | None = None,
     transform: str | None = None, device: str = "cpu",
-) -> Loaded:  # fmt: skip
+) -> LoadedModel:  # fmt: skip
     """The model that a name says, ready to be explained.
 
     ``weights`` is ``"DEFAULT"`` (which may be downloaded), ``"none"`` (drawn at random) or a file; a head whose weights
@@ -64,7 +64,7 @@ def load_model(
         raise InputError("not a model", got=name or "nothing", expected=KINDS)
     if classes is not None and classes < 1:
         raise InputError("not a number of classes", got=str(classes), expected="at least 1")
-    load: Callable[[str, str | None, int | None], Loaded]
+    load: Callable[[str, str | None, int | None], LoadedModel]
     load = {"torchvision": _torchvision, "timm": _timm, "hf": _hugging}.get(kind, _made)
     loaded = load(name if load is _made else rest, weights, classes)
     loaded = replace(loaded, name=name, model=_on(loaded.model.eval(), device))
@@ -89,7 +89,7 @@ def _on(model: nn.Module, device: str) -> nn.Module:
 # ---- where models come from ------------------------------------------------------------------------------------
 
 
-def _torchvision(name: str, weights: str | None, classes: int | None) -> Loaded:
+def _torchvision(name: str, weights: str | None, classes: int | None) -> LoadedModel:
     with using("vision", f"torchvision:{name}"):
         from torchvision.models import get_model, get_model_weights, list_models
     known = list_models()
@@ -103,11 +103,11 @@ def _torchvision(name: str, weights: str | None, classes: int | None) -> Loaded:
     if given == "DEFAULT":
         _refuse_classes(classes, len(default.meta["categories"]))
         model = _fetched(lambda: get_model(name, weights=default), name)
-        return Loaded(name, model, transform, labels=default.meta["categories"], weights=str(default))
+        return LoadedModel(name, model, transform, labels=default.meta["categories"], weights=str(default))
     return _with_weights(name, get_model(name, weights=None, **options), transform, given, classes)
 
 
-def _timm(name: str, weights: str | None, classes: int | None) -> Loaded:
+def _timm(name: str, weights: str | None, classes: int | None) -> LoadedModel:
     with using("timm", f"timm:{name}"):
         import timm
         import timm.data
@@ -124,18 +124,20 @@ def _timm(name: str, weights: str | None, classes: int | None) -> Loaded:
     config = data.resolve_model_data_config(model)
     transform = Transform(data.create_transform(**config), f"timm's, to {'x'.join(map(str, config['input_size']))}")
     if given == "DEFAULT":
-        return Loaded(name, model, transform, weights=given)
+        return LoadedModel(name, model, transform, weights=given)
     return _with_weights(name, model, transform, given, classes)
 
 
-def _hugging(name: str, weights: str | None, classes: int | None) -> Loaded:
+def _hugging(name: str, weights: str | None, classes: int | None) -> LoadedModel:
     if weights is not None or classes is not None:
         raise InputError("a Hugging Face model brings its weights and classes", got="--weights or --classes")
     found = load_hugging(name)
-    return Loaded(name, found.model, found.transform, found.tokenizer, found.labels, name, found.notes, found.tokens)
+    return LoadedModel(
+        name, found.model, found.transform, found.tokenizer, found.labels, name, found.notes, found.tokens
+    )
 
 
-def _made(name: str, weights: str | None, classes: int | None) -> Loaded:
+def _made(name: str, weights: str | None, classes: int | None) -> LoadedModel:
     if classes is not None:
         raise InputError("a factory decides on its classes", got=f"--classes {classes}", where=name)
     factory = import_named(name, "model")
@@ -149,7 +151,7 @@ def _made(name: str, weights: str | None, classes: int | None) -> Loaded:
         )  # fmt: skip
     notes = ("the model was in training mode; eval() was called",) if model.training else ()
     used = None if transform is None else Transform(transform, f"that of {name}")
-    loaded = Loaded(name, model, used, labels=labels, notes=notes)
+    loaded = LoadedModel(name, model, used, labels=labels, notes=notes)
     if weights in (None, RANDOM):
         return loaded
     if weights == "DEFAULT":
@@ -170,10 +172,10 @@ def _called(factory: Any, name: str) -> Any:
         raise InputError("the model cannot be made", where=name, got=describe(error)) from error
 
 
-def _with_weights(name: str, model: nn.Module, transform: Transform, given: str, classes: int | None) -> Loaded:
+def _with_weights(name: str, model: nn.Module, transform: Transform, given: str, classes: int | None) -> LoadedModel:
     """A model that was made without weights, with those of a file, or with none."""
     if given == RANDOM:
-        return Loaded(
+        return LoadedModel(
             name, model, transform, weights=None, notes=("the weights are random: this network knows nothing",)
         )
     path = Path(given)
@@ -182,7 +184,7 @@ def _with_weights(name: str, model: nn.Module, transform: Transform, given: str,
     if classes is not None and outputs is not None and outputs != classes:
         got = f"--classes {classes}"
         raise InputError("the weights have another number of classes", where=path.name, got=got, expected=str(outputs))
-    return Loaded(name, model, transform, weights=given, notes=tuple(notes))
+    return LoadedModel(name, model, transform, weights=given, notes=tuple(notes))
 
 
 def _outputs(model: nn.Module) -> int | None:

@@ -99,16 +99,18 @@ def spread(kind: type[Any], home: str) -> Callable[..., Any]:
     own = [field for field in ordered if not is_dataclass(field.type)]
     groups: dict[str, Any] = {field.name: field.type for field in ordered if is_dataclass(field.type)}
 
+    command = kind.__name__.removesuffix("Command").lower()
+
     def run(**given: Any) -> Any:
         made = {
             name: group(**{field.name: given.pop(field.name) for field in fields(group)})
             for name, group in groups.items()
         }
-        return getattr(import_module(home), kind.__name__.lower())(kind(**given, **made))
+        return getattr(import_module(home), command)(kind(**given, **made))
 
     options = [_parameter(field, field.type) for field in own]
     options += [_parameter(field, _grouped(field.type, g)) for g in groups.values() for field in fields(g)]
-    run.__name__, run.__doc__ = kind.__name__.lower(), kind.__doc__
+    run.__name__, run.__doc__ = command, kind.__doc__
     run.__signature__ = Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in options}
     return run

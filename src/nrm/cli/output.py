@@ -41,7 +41,7 @@ def document(command: str, **parts: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """The same from JSON's types only; numbers that JSON does not have are null.
+    """A value of JSON's types only; numbers that JSON does not have are null.
 
     >>> import torch
     >>> plain({"gap": float("inf"), 3: torch.tensor([1, 2])})
@@ -131,13 +131,13 @@ class Terminal:
         return found
 
     @contextmanager
-    def work(self, what: str) -> Iterator[Steps]:
+    def work(self, what: str) -> Iterator[Stages]:
         """A bar that says what is being done and how far it is, and warnings as notes."""
         with extra("cli", "the command line"):
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
         columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
         bar = Progress(*columns, console=self._beside, transient=True, disable=not self.interactive)
-        steps = Steps(bar, bar.add_task(what, total=None), None if self.interactive else self._beside.print)
+        steps = Stages(bar, bar.add_task(what, total=None), None if self.interactive else self._beside.print)
         with bar, self.warnings():
             yield steps
         steps.tell("")
@@ -161,7 +161,7 @@ class Terminal:
             yield
 
 
-class Steps:
+class Stages:
     """What is being done: a running bar for people, a line now and then for a file, and how long everything took."""
 
     def __init__(self, bar: Any, task: Any, say: Callable[[str], None] | None = None) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from nrm.cli.answers import arguments_of, plan_view
 from nrm.cli.ask import dry_run, opened
-from nrm.cli.asked import Demo, Explore
+from nrm.cli.asked import DemoCommand, ExploreCommand
 from nrm.cli.datasets import read_dataset
 from nrm.cli.explain import explain_all, read_place, view_of
-from nrm.cli.inputs import Item, Sample, as_batch, read_inputs, transformed
-from nrm.cli.models import Loaded
+from nrm.cli.inputs import InputSample, NamedInput, as_batch, read_inputs, transformed
+from nrm.cli.models import LoadedModel
 from nrm.cli.options import MeasureOptions, ModelOptions
 from nrm.cli.output import COMMAND, Terminal
 from nrm.demo import LEARNED, read_digits
@@ -25,7 +25,7 @@ from nrm.jobs import on_device
 DEMO = "nrm.demo:digits"
 
 
-def explore(asked: Explore) -> int:
+def explore(asked: ExploreCommand) -> int:
     """Look at decisions on a page of this machine: click nodes and ribbons, compare classes, ask formulas."""
     terminal = Terminal(asked.json)
     _refuse_port(asked.port)
@@ -40,7 +40,7 @@ def explore(asked: Explore) -> int:
 
 
 def serve(
-    terminal: Terminal, loaded: Loaded, data: Any, settings: MeasureOptions, port: int | None, browser: bool,
+    terminal: Terminal, loaded: LoadedModel, data: Any, settings: MeasureOptions, port: int | None, browser: bool,
     **more: Any,
 ) -> int:  # fmt: skip
     """Runs the explorer until it is stopped."""
@@ -67,7 +67,7 @@ def _refuse_port(port: int | None) -> None:
         raise InputError("not a port", got=str(port), expected="1 to 65535")
 
 
-def _data(loaded: Loaded, given: Sequence[str]) -> Any:
+def _data(loaded: LoadedModel, given: Sequence[str]) -> Any:
     """What the explorer lists: a folder of images and texts as they are, as they have names; else inputs one by one."""
     if not given:
         return None
@@ -79,7 +79,7 @@ def _data(loaded: Loaded, given: Sequence[str]) -> Any:
     return [item.load().inputs for item in items]
 
 
-def demo(asked: Demo) -> int:
+def demo(asked: DemoCommand) -> int:
     """Explain a decision of a small network that the package carries; no download."""
     terminal = Terminal(asked.json)
     _refuse_port(asked.port)
@@ -92,7 +92,7 @@ def demo(asked: Demo) -> int:
     loaded = opened(terminal, ModelOptions(), DEMO)
     if asked.page:
         return serve(terminal, loaded, pixels, asked.settings, asked.port, asked.browser)
-    item = Item(f"digit {asked.sample}", lambda: Sample(pixels[asked.sample : asked.sample + 1]))
+    item = NamedInput(f"digit {asked.sample}", lambda: InputSample(pixels[asked.sample : asked.sample + 1]))
     arguments = arguments_of(asked.settings, loaded)
     if asked.dry:
         return dry_run(

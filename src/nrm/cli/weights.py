@@ -20,10 +20,10 @@ WRAPPERS = ("state_dict", "model_state_dict", "model")
 """Names under which training scripts keep the weights in a larger dictionary."""
 COUNTER = "num_batches_tracked"
 
-State = dict[str, Tensor]
+StateDict = dict[str, Tensor]
 
 
-def read_weights(path: Path) -> State:
+def read_weights(path: Path) -> StateDict:
     """The tensors of a file of weights by name."""
     if not path.is_file():
         raise InputError("no such file of weights", got=str(path), expected="DEFAULT, none, or a file")
@@ -44,7 +44,7 @@ def read_weights(path: Path) -> State:
     return {name.removeprefix("module."): value for name, value in found.items()}
 
 
-def _read_safetensors(path: Path) -> State:
+def _read_safetensors(path: Path) -> StateDict:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
@@ -66,7 +66,7 @@ def _read_plain(path: Path) -> Any:
         raise InputError("the weights cannot be read", got=f"{path.name}: {text[:160]}") from error
 
 
-def fit_weights(model: nn.Module, state: State, path: Path) -> list[str]:
+def fit_weights(model: nn.Module, state: StateDict, path: Path) -> list[str]:
     """Loads the weights into the model; layers of its head get the widths that the weights have. What was changed.
 
     The weights have to have the names of the model's own.
@@ -108,7 +108,7 @@ def _resize(model: nn.Module, name: str, module: nn.Module, shape: tuple[int, ..
     return f"{name} has {shape[1]} -> {shape[0]} as in {path.name}, instead of {before[0]} -> {before[1]}"
 
 
-def _load(model: nn.Module, state: State, path: Path) -> None:
+def _load(model: nn.Module, state: StateDict, path: Path) -> None:
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

@@ -94,7 +94,7 @@ class LRP:
 
 
 class LayerLRP(LRP):
-    """The same for the output (or the input) of layers: a module of the model, its name, or a list of them.
+    """Layer-wise relevance of the output (or the input) of layers: a module of the model, its name, or a list of them.
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))

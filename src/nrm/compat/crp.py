@@ -29,7 +29,7 @@ class AttributionResult(NamedTuple):
     prediction: Tensor
 
 
-class Row(NamedTuple):
+class ConditionRow(NamedTuple):
     """One explained output of one sample under one condition; several rows of a pair add up."""
 
     pair: int
@@ -91,7 +91,7 @@ class CondAttribution:
             prediction.all,
         )  # fmt: skip
 
-    def _rows(self, data: Any, conditions: Any) -> Iterator[Row]:
+    def _rows(self, data: Any, conditions: Any) -> Iterator[ConditionRow]:
         if not isinstance(data, Tensor) or data.ndim < 2:
             got = f"shape {tuple(data.shape)}" if isinstance(data, Tensor) else type(data).__name__
             raise QuestionError("data is a batch of inputs", got=got, expected="a tensor, samples on axis 0")
@@ -106,7 +106,7 @@ class CondAttribution:
             pairs = [(sample, one) for sample in range(len(data)) for one in read]
         for pair, (sample, (targets, concepts)) in enumerate(pairs):
             for target in targets:
-                yield Row(pair, sample, target, concepts)
+                yield ConditionRow(pair, sample, target, concepts)
 
     def _read(self, condition: Any) -> tuple[list[int], dict[str, list[int]]]:
         if not isinstance(condition, Mapping) or self.MODEL_OUTPUT_NAME not in condition:
@@ -136,9 +136,9 @@ class _Gathered:
         return torch.stack([self._rows[pair] for pair in sorted(self._rows)])
 
 
-def _together(rows: Sequence[Row], size: int) -> Iterator[list[Row]]:
+def _together(rows: Sequence[ConditionRow], size: int) -> Iterator[list[ConditionRow]]:
     """Rows whose conditions are on the same layers, up to so many at a time."""
-    groups: dict[frozenset[str], list[Row]] = {}
+    groups: dict[frozenset[str], list[ConditionRow]] = {}
     for row in rows:
         groups.setdefault(frozenset(row.concepts), []).append(row)
     for group in groups.values():

@@ -20,7 +20,7 @@ from nrm.questions import Layer, Partition
 
 NODE_MASKS = ("attributes", "object", "common_attributes", None)
 EDGE_MASKS = ("object", None)
-Columns = Callable[[Tensor], Tensor]
+ColumnChange = Callable[[Tensor], Tensor]
 
 
 def geometric(**options: Any) -> Any:
@@ -122,7 +122,7 @@ class _Masks:
 
 
 def _explain_graphs(
-    model: nn.Module, call: dict[str, Any], columns: Columns, classes: list[int], rows: list[int],
+    model: nn.Module, call: dict[str, Any], columns: ColumnChange, classes: list[int], rows: list[int],
     options: Mapping[str, Any],
 ) -> Iterator[tuple[Measure, list[int], list[int]]]:  # fmt: skip
     """The measure of all graphs of a batch, which of them are asked for, and which of its samples they are."""
@@ -130,7 +130,7 @@ def _explain_graphs(
 
 
 def _explain_nodes(
-    model: nn.Module, call: dict[str, Any], columns: Columns, classes: list[int], rows: list[int],
+    model: nn.Module, call: dict[str, Any], columns: ColumnChange, classes: list[int], rows: list[int],
     options: Mapping[str, Any],
 ) -> Iterator[tuple[Measure, list[int], list[int]]]:  # fmt: skip
     """The measures of single nodes, each the only sample of its own."""

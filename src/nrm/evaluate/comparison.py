@@ -165,10 +165,10 @@ def _logarithmic(most: int) -> Tensor:
     return torch.unique(torch.logspace(0, math.log10(most), 60).round().long().clamp(1, most))  # type: ignore[no-any-return]
 
 
-Piece = tuple[tuple[slice, ...], list[Argument]]
+TablePiece = tuple[tuple[slice, ...], list[Argument]]
 
 
-def _parts(R: Measure, arguments: Sequence[Argument], combinations: int) -> list[Piece]:
+def _parts(R: Measure, arguments: Sequence[Argument], combinations: int) -> list[TablePiece]:
     """The question in pieces that fit into memory, cut along its first partition: where they lie, and the questions."""
     nbytes = combinations * R.inner.tape.batch * R.value.element_size()
     first = next((n for n, a in enumerate(arguments) if isinstance(a, Layer | Partition)), None)

@@ -63,7 +63,7 @@ def _single_channels(conv: Convolution, labels: Tensor) -> dict[int, int] | None
 
 
 def _dense(weight: Tensor, change: Tensor, labels: Tensor, rows: Sequence[int]) -> Tensor:
-    """The same for a dense layer whose blocks are sets of its inputs: ``(N, *lead, in)`` to ``(N, R, *lead, out)``."""
+    """The parts of a dense layer whose blocks are sets of its inputs: ``(N, *lead, in)`` to ``(N, R, *lead, out)``."""
     order = labels.argsort(stable=True)
     begin = torch.searchsorted(labels[order], torch.tensor(rows, device=labels.device))
     end = torch.searchsorted(labels[order], torch.tensor(rows, device=labels.device), right=True)

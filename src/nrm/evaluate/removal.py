@@ -25,9 +25,9 @@ from nrm.questions import Frame, Site
 LARGEST = 2**25
 """Entries of all variants of one tensor that are computed at a time, also where there is more memory."""
 
-Key = int | tuple[int, int]
+Spot = int | tuple[int, int]
 """A tensor, or its copy on the way to one consumer."""
-Rows = tuple[range, ...]
+BlockRanges = tuple[range, ...]
 """Some blocks of every layer."""
 
 
@@ -41,7 +41,7 @@ class Cutout:
     value: Tensor
 
     @property
-    def key(self) -> Key:
+    def key(self) -> Spot:
         """The tensor or edge that is changed."""
         return self.site.node if self.site.consumer is None else (self.site.node, self.site.consumer)
 
@@ -63,7 +63,7 @@ class Apart:
     labels: Tensor
 
 
-State = dict[Key, Variants | Apart]
+ReplayState = dict[Spot, Variants | Apart]
 
 
 class Removal:
@@ -93,7 +93,7 @@ class Removal:
         """In how many chunks the combinations are worked off."""
         return math.prod(-(-cut.count // fits) for cut, fits in zip(self._cutouts, self._fits, strict=True))
 
-    def chunks(self) -> Iterator[tuple[Rows, Tensor]]:
+    def chunks(self) -> Iterator[tuple[BlockRanges, Tensor]]:
         """Some blocks of every layer, and the outputs without them: ``(1 + blocks of each layer, ..., batch, ...)``.
 
         The first entry along every axis is without removal in that layer.
@@ -102,10 +102,10 @@ class Removal:
 
     # ---- planning --------------------------------------------------------------------------------------------
 
-    def _plan(self, m: int) -> dict[Key, Tensor]:
+    def _plan(self, m: int) -> dict[Spot, Tensor]:
         """Labels of all tensors in which the blocks of a layer are apart, as far as the next layer."""
         cut = self._cutouts[m]
-        labels: dict[Key, Tensor] = {cut.key: cut.labels}
+        labels: dict[Spot, Tensor] = {cut.key: cut.labels}
         for node in self._between(m):
             if node.index not in self._reached[m]:
                 continue
@@ -122,7 +122,7 @@ class Removal:
         begin, end = self._cutouts[m].site.node, self._ends[m]
         return [node for node in self._nodes if begin < node.index <= end]
 
-    def _key(self, i: int, consumer: int, m: int) -> Key:
+    def _key(self, i: int, consumer: int, m: int) -> Spot:
         """What a consumer reads: the tensor, or its own copy of it if that was changed."""
         edges = {cut.key for cut in self._cutouts[: m + 1] if cut.site.consumer is not None}
         return (i, consumer) if (i, consumer) in edges else i
@@ -147,7 +147,7 @@ class Removal:
 
     # ---- running ---------------------------------------------------------------------------------------------
 
-    def _stage(self, state: State, taken: Rows) -> Iterator[tuple[Rows, Tensor]]:
+    def _stage(self, state: ReplayState, taken: BlockRanges) -> Iterator[tuple[BlockRanges, Tensor]]:
         m = len(taken)
         if m == len(self._cutouts):
             yield taken, self._read(state, taken)
@@ -159,11 +159,11 @@ class Removal:
         start = Apart(whole, torch.where(cut.labels >= 0, cut.value.to(whole), whole), cut.labels)
         for begin in range(0, cut.count, self._fits[m]):
             rows = range(begin, min(cut.count, begin + self._fits[m]))
-            mine: State = {**state, cut.key: start}
+            mine: ReplayState = {**state, cut.key: start}
             self._run(mine, m, (*taken, rows))
             yield from self._stage(mine, (*taken, rows))
 
-    def _run(self, state: State, m: int, taken: Rows) -> None:
+    def _run(self, state: ReplayState, m: int, taken: BlockRanges) -> None:
         """Computes everything that depends on removed blocks, up to the next layer."""
         last_stage = m == len(self._cutouts) - 1
         for node in self._between(m):
@@ -177,7 +177,7 @@ class Removal:
             if isinstance(found, Apart) and not last_stage:
                 state[key] = Variants(_spelled_out(found, taken[m]), m)
 
-    def _next(self, state: State, node: Node, m: int, taken: Rows) -> Variants | Apart:
+    def _next(self, state: ReplayState, node: Node, m: int, taken: BlockRanges) -> Variants | Apart:
         if node.index in self._labels[m] and node.index in self._reached[m]:
             whole, removed = (self._replay(state, node, m, taken, removed=r) for r in (False, True))
             return Apart(whole, removed, self._labels[m][node.index])
@@ -192,7 +192,7 @@ class Removal:
     def _level(self, i: int, m: int) -> int:
         return max((k for k in range(m + 1) if i in self._reached[k]), default=-1)
 
-    def _replay(self, state: State, node: Node, m: int, taken: Rows, removed: bool) -> Tensor:
+    def _replay(self, state: ReplayState, node: Node, m: int, taken: BlockRanges, removed: bool) -> Tensor:
         """A node while blocks are apart: with none removed, or with each entry's own block removed."""
         values = {}
         for i in reads(node):
@@ -213,7 +213,7 @@ class Removal:
         torch.add(whole[:, None], change, out=stack[:, 1:])
         return stack.flatten(0, 1)
 
-    def _value(self, state: State, key: Key, level: int, taken: Rows) -> Tensor:
+    def _value(self, state: ReplayState, key: Spot, level: int, taken: BlockRanges) -> Tensor:
         """A tensor for every variant up to a level; one that no removed block reaches stays alone on its axis."""
         found = state.get(key)
         if found is None:
@@ -228,7 +228,7 @@ class Removal:
     def _reads_linearly(self, node: Node) -> bool:
         return self._weights is not None and isinstance(node.op, Linear) and node.recall is None
 
-    def _read(self, state: State, taken: Rows) -> Tensor:
+    def _read(self, state: ReplayState, taken: BlockRanges) -> Tensor:
         node, m = self._tape.nodes[self._tape.output], len(taken) - 1
         sizes = [1 + len(rows) for rows in taken]
         linear = self._reads_linearly(node) and node.index not in state
@@ -243,7 +243,7 @@ class Removal:
         flat = flat.expand(math.prod(sizes), *flat.shape[1:])
         return flat.reshape(*sizes, *flat.shape[1:])
 
-    def _read_below(self, state: State, node: Node, m: int, taken: Rows) -> Tensor:
+    def _read_below(self, state: ReplayState, node: Node, m: int, taken: BlockRanges) -> Tensor:
         """The weighted sum of outputs that are linear in the tensor below: ``(variants, batch)``."""
         assert isinstance(node.op, Linear)
         assert self._weights is not None

@@ -27,19 +27,19 @@ LONG_NAME = 60
 """Characters of a text that is its own name."""
 
 
-class Loaded(NamedTuple):
+class ModelInputs(NamedTuple):
     """The inputs of the model, and names that belong to them (``{"input": tokens}``)."""
 
     inputs: Any
     labels: dict[str, Any]
 
 
-class Item(NamedTuple):
+class PageItem(NamedTuple):
     """Something to explain: how the page calls it, its name, and how the model's inputs are made of it."""
 
     id: str
     name: str
-    load: Callable[[], Loaded]
+    load: Callable[[], ModelInputs]
 
 
 class Items:
@@ -54,18 +54,18 @@ class Items:
     ) -> None:
         self._transform, self._names = transform, names
         self._numbers = itertools.count()
-        self._items: dict[str, Item] = {}
+        self._items: dict[str, PageItem] = {}
         self._own: list[str] = []
         self.kind = _kind(data, transform)
         for name, get in _read(data):
             self._add(name, get)
 
-    def _add(self, name: str, get: Callable[[], Any]) -> Item:
-        item = Item(str(next(self._numbers)), name[:200] or "input", lambda: self._load(get()))
+    def _add(self, name: str, get: Callable[[], Any]) -> PageItem:
+        item = PageItem(str(next(self._numbers)), name[:200] or "input", lambda: self._load(get()))
         self._items[item.id] = item
         return item
 
-    def _load(self, source: Any) -> Loaded:
+    def _load(self, source: Any) -> ModelInputs:
         """The inputs of an image, the file or the bytes of one, a text, or inputs as they are."""
         if isinstance(source, bytes | Path):
             source = read_image(source, UPLOADED) if isinstance(source, bytes) else read_image(source)
@@ -76,7 +76,7 @@ class Items:
         else:
             inputs = batched(source)
         names = self._named(inputs)
-        return Loaded(inputs, {} if names is None else {"input": [str(name) for name in names]})
+        return ModelInputs(inputs, {} if names is None else {"input": [str(name) for name in names]})
 
     def _tokens(self, text: str) -> Any:
         if self._transform is None:
@@ -97,11 +97,11 @@ class Items:
             return known(inputs["input_ids"][0].tolist())
         return None
 
-    def upload(self, name: str, content: bytes) -> Item:
+    def upload(self, name: str, content: bytes) -> PageItem:
         """A new image; what cannot be read is refused now. The oldest of many is forgotten."""
         return self._keep(name or "image", content)
 
-    def write(self, text: str) -> Item:
+    def write(self, text: str) -> PageItem:
         """A new text, likewise."""
         if not text.strip() or len(text) > MOST_LETTERS:
             raise QuestionError(
@@ -109,7 +109,7 @@ class Items:
             )
         return self._keep(_shortened(text), text)
 
-    def _keep(self, name: str, source: Any) -> Item:
+    def _keep(self, name: str, source: Any) -> PageItem:
         loaded = self._load(source)
         item = self._add(name, lambda: None)._replace(load=lambda: loaded)
         self._items[item.id] = item
@@ -118,7 +118,7 @@ class Items:
             del self._items[self._own.pop(0)]
         return item
 
-    def __getitem__(self, id: str) -> Item:
+    def __getitem__(self, id: str) -> PageItem:
         try:
             return self._items[id]
         except (KeyError, TypeError):
@@ -129,10 +129,10 @@ class Items:
         return [{"id": item.id, "name": item.name} for item in self._items.values()]
 
 
-Source = tuple[str, Callable[[], Any]]
+ItemSource = tuple[str, Callable[[], Any]]
 
 
-def _read(data: Any) -> list[Source]:
+def _read(data: Any) -> list[ItemSource]:
     """Names of the user's data, and how to get each."""
     if data is None:
         return []
@@ -179,7 +179,7 @@ def _sample(data: Tensor, i: int) -> Callable[[], Any]:
     return lambda: data[i : i + 1]
 
 
-def _entry(data: Any, i: int) -> Source:
+def _entry(data: Any, i: int) -> ItemSource:
     known = split_label(data[i])[0] if isinstance(data, list | tuple) else None
     if isinstance(known, str) and _is_text(known):
         return _shortened(known), lambda: known
@@ -192,7 +192,7 @@ def _entry(data: Any, i: int) -> Source:
     return (Path(known).name if isinstance(known, str | os.PathLike) else f"sample {i}"), get
 
 
-def _folder(path: Path) -> list[Source]:
+def _folder(path: Path) -> list[ItemSource]:
     if not path.exists():
         raise QuestionError("there is no such folder", got=str(path), where="nrm.explore")
     found = [path] if path.is_file() else [path / name for name in files_below(path, SUFFIXES)]

@@ -49,14 +49,14 @@ def check_nodes(view: View, chosen: list[tuple[int, int]]) -> None:
         raise QuestionError("no such node", got=str(chosen)[:80])
 
 
-class Named(NamedTuple):
+class NamedSet(NamedTuple):
     """A named set of the page, any of some sets, and how Python writes each of them."""
 
     sets: list[Set]
     lines: list[str]
 
 
-def read_set(view: View, made: Any) -> Named:
+def read_set(view: View, made: Any) -> NamedSet:
     """Nodes (any of them), blocks of a layer by number, or a part of the input that was drawn."""
     if not isinstance(made, dict):
         raise QuestionError("not a set", got=repr(made)[:80], expected="nodes, blocks of a layer, or a region")
@@ -66,12 +66,12 @@ def read_set(view: View, made: Any) -> Named:
         events = [view.columns[c].event(n) for c, n in chosen]
         if None in events:
             raise QuestionError("what passes elsewhere is no set", hint="NOT a set of all the other nodes")
-        return Named([e for e in events if e is not None], [view.script.node(c, n) or "" for c, n in chosen])
+        return NamedSet([e for e in events if e is not None], [view.script.node(c, n) or "" for c, n in chosen])
     if "layer" in made:
         name, numbers = made["layer"], read_numbers(made.get("channels"))
         if not isinstance(name, str):
             raise QuestionError("not a layer", got=repr(name)[:80], expected="the name of a layer")
-        return Named([view.R[name].channel(numbers)], [f"R[{name!r}].channel({numbers})"])
+        return NamedSet([view.R[name].channel(numbers)], [f"R[{name!r}].channel({numbers})"])
     region = view.region(made)
     shape = tuple(view.R.values(view.canvas.layer).shape[1:])
-    return Named([region.set(view.R)], [region.line(shape)])
+    return NamedSet([region.set(view.R)], [region.line(shape)])

@@ -11,7 +11,7 @@ from torch import nn
 from nrm.errors import QuestionError
 from nrm.explorer.items import Items
 from nrm.explorer.reading import check_nodes, read_chosen, read_class, read_layers, read_set
-from nrm.explorer.worker import Job, Worker
+from nrm.explorer.worker import PageJob, Worker
 from nrm.measure import Measure, measure
 from nrm.plot import read_choice
 from nrm.questions import query
@@ -52,7 +52,7 @@ class Session:
 
     # ---- questions of the page -------------------------------------------------------------------------------
 
-    def view(self, question: Mapping[str, Any]) -> Job:
+    def view(self, question: Mapping[str, Any]) -> PageJob:
         """A view in parts: the heat map first, then columns, ribbons, comparison, certificate, chains, their maps."""
         item = self.items[question.get("item", "")]
         target, against = (read_class(question.get(name)) for name in ("target", "against"))
@@ -62,7 +62,7 @@ class Session:
             raise QuestionError("too many nodes", got=str(nodes), expected=f"at most {MOST_NODES}")
         agreed = question.get("agreed") is True
 
-        def work(job: Job) -> None:
+        def work(job: PageJob) -> None:
             job.tell("running the network")
             R = self._measure(item.id, target)
             job.tell("the heat map")
@@ -84,12 +84,12 @@ class Session:
 
         return self.worker.submit(work)
 
-    def _flow(self, job: Job, view: View, seconds: float) -> None:
+    def _flow(self, job: PageJob, view: View, seconds: float) -> None:
         job.tell("ribbons between the layers", seconds)
         for part in view.ribbons():
             job.add(part)
 
-    def _details(self, job: Job, view: View) -> None:
+    def _details(self, job: PageJob, view: View) -> None:
         job.tell("the certificate")
         job.add(view.health())
         job.tell("the strongest chains")
@@ -100,7 +100,7 @@ class Session:
             job.add({"maps": [view.selection([(c, k) for c, k in flow["nodes"]], MOST_SIDE)]})
         self.worker.submit_idle(lambda idle: self._look_ahead(idle, view))
 
-    def _look_ahead(self, job: Job, view: View) -> None:
+    def _look_ahead(self, job: PageJob, view: View) -> None:
         """Computes the maps of nodes before they are clicked, as long as nobody asks for anything else."""
         end = time.monotonic() + AHEAD
         for at in view.nodes():
@@ -108,12 +108,12 @@ class Session:
                 return
             view.selection([at], MOST_SIDE)
 
-    def selection(self, question: Mapping[str, Any]) -> Job:
+    def selection(self, question: Mapping[str, Any]) -> PageJob:
         """The joint relevance of chosen nodes of a view, with its map, and samples in which they count most."""
         view = self._view(question)
         chosen = read_chosen(question.get("nodes"))
 
-        def work(job: Job) -> None:
+        def work(job: PageJob) -> None:
             check_nodes(view, chosen)
             job.tell("the heat map of this selection")
             job.add(view.selection(chosen, MOST_SIDE))
@@ -124,14 +124,14 @@ class Session:
 
         return self.worker.submit(work)
 
-    def formula(self, question: Mapping[str, Any]) -> Job:
+    def formula(self, question: Mapping[str, Any]) -> PageJob:
         """The relevance of a formula with named sets, each some nodes of the view or a region of its input."""
         view, text, names = self._view(question), question.get("text"), question.get("sets")
         if not isinstance(text, str) or not isinstance(names, dict) or len(names) > MOST_NAMES:
             raise QuestionError("not a formula", expected="a text, and sets by name")
         agreed, only = question.get("agreed") is True, question.get("price") is True
 
-        def work(job: Job) -> None:
+        def work(job: PageJob) -> None:
             made = {str(name): read_set(view, one) for name, one in names.items()}
             event = query(text, {name: one.sets for name, one in made.items()})
             passes = view.passes(event)
@@ -146,7 +146,7 @@ class Session:
 
         return self.worker.submit(work)
 
-    def _price(self, job: Job, passes: float, agreed: bool) -> float | None:
+    def _price(self, job: PageJob, passes: float, agreed: bool) -> float | None:
         """How many seconds so many forward passes are likely to take; too many are told, and not begun."""
         cost = self._cost(passes)
         if passes * self._pace > LONG and not agreed:
@@ -189,7 +189,7 @@ class Session:
             return target
         return (*predicted[0].tolist()[:-1], target)
 
-    def _compare(self, view: View, id: str, against: int, job: Job) -> dict[str, Any]:
+    def _compare(self, view: View, id: str, against: int, job: PageJob) -> dict[str, Any]:
         """The heat map of another class beside the view's, their difference, and the relevance of the same nodes."""
         job.patient = False  # a capture is not to be interrupted by another
         other = self._measure(id, against)

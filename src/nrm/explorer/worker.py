@@ -27,10 +27,10 @@ class CancelledError(Exception):
     """The job is not wanted any more."""
 
 
-class Job:
+class PageJob:
     """Work in parts: what came out so far, and how it stands. With ``patient``, later jobs may go first."""
 
-    def __init__(self, id: str, work: Callable[[Job], None]) -> None:
+    def __init__(self, id: str, work: Callable[[PageJob], None]) -> None:
         self.id, self._work = id, work
         self.state, self.step = "waiting", "waiting for its turn"
         self.parts: list[dict[str, Any]] = []
@@ -110,29 +110,29 @@ class Worker:
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._jobs: dict[str, Job] = {}
-        self._queue: queue.Queue[Job | None] = queue.Queue()
-        self._idle: deque[Job] = deque()
+        self._jobs: dict[str, PageJob] = {}
+        self._queue: queue.Queue[PageJob | None] = queue.Queue()
+        self._idle: deque[PageJob] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="nrm-explorer", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Callable[[Job], None]) -> Job:
+    def submit(self, work: Callable[[PageJob], None]) -> PageJob:
         """A new job at the end of the queue."""
-        job = Job(f"j{next(self._numbers)}", work)
+        job = PageJob(f"j{next(self._numbers)}", work)
         self._jobs[job.id] = job
         while len(self._jobs) > KEPT:
             self._jobs.pop(next(iter(self._jobs))).cancel()
         self._queue.put(job)
         return job
 
-    def submit_idle(self, work: Callable[[Job], None]) -> None:
+    def submit_idle(self, work: Callable[[PageJob], None]) -> None:
         """Work that nobody waits for: done when nothing else is there, and with patience. Called from a job."""
-        job = Job(f"i{next(self._numbers)}", work)
+        job = PageJob(f"i{next(self._numbers)}", work)
         job.patient = True
         self._idle.append(job)
 
-    def __getitem__(self, id: str) -> Job:
+    def __getitem__(self, id: str) -> PageJob:
         return self._jobs[id]
 
     def close(self) -> None:
@@ -147,16 +147,16 @@ class Worker:
         while (job := self._next()) is not None:
             self._do(job)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> PageJob | None:
         if self._idle and self._queue.empty():
             return self._idle.popleft()
         return self._queue.get()
 
-    def _do(self, job: Job) -> None:
+    def _do(self, job: PageJob) -> None:
         with _Heeding(lambda: self._heed(job)):
             job.run()
 
-    def _heed(self, job: Job) -> None:
+    def _heed(self, job: PageJob) -> None:
         """Ends a job that is not wanted any more, and lets others go first if it has patience."""
         job.check()
         while job.patient and not self._closing:

@@ -4,7 +4,7 @@ from nrm.jobs.crops import Crops, keep_crops, kept_crops as kept_crops
 from nrm.jobs.datasets import Images, open_dataset as open_dataset, refuse_folder as refuse_folder
 from nrm.jobs.heatmap import Heatmap
 from nrm.jobs.heatmaps import Heatmaps, heatmaps
-from nrm.jobs.hits import Blocks, Hit, Hits
+from nrm.jobs.hits import Hit, Hits, LeadingBlocks
 from nrm.jobs.likeness import identify as identify
 from nrm.jobs.ranking import Ranking
 from nrm.jobs.relmax import relmax
@@ -13,13 +13,13 @@ from nrm.jobs.store import Store, merge_stores, open_store
 from nrm.jobs.stream import Stream, stream
 
 __all__ = [
-    "Blocks",
     "Crops",
     "Heatmap",
     "Heatmaps",
     "Hit",
     "Hits",
     "Images",
+    "LeadingBlocks",
     "Ranking",
     "Store",
     "Stream",

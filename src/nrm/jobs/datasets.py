@@ -19,7 +19,7 @@ from nrm.measure import Classes, is_label, refuse_batches
 AHEAD = 2
 """Batches that are read while one is being explained."""
 
-Loaded = Sample | Failure
+SampleOrFailure = Sample | Failure
 
 
 def open_dataset(dataset: Any, transform: Callable[[Any], Any] | None) -> Any:
@@ -100,12 +100,12 @@ def read_target(own: Any, number: int, label: int | None) -> int | None:
     return None
 
 
-def load(dataset: Any, number: int, own: Any) -> Loaded:
+def load(dataset: Any, number: int, own: Any) -> SampleOrFailure:
     """One sample of a map-style data set, or why there is none."""
     return _read(lambda: dataset[number], number, own)
 
 
-def _read(get: Callable[[], Any], number: int, own: Any) -> Loaded:
+def _read(get: Callable[[], Any], number: int, own: Any) -> SampleOrFailure:
     try:
         inputs, label = split_label(get())
         if isinstance(own, Classes) and label is not None:
@@ -117,7 +117,7 @@ def _read(get: Callable[[], Any], number: int, own: Any) -> Loaded:
         return Failure(number, describe(error))
 
 
-def load_range(dataset: Any, numbers: range, own: Any, batch: int) -> Iterator[Loaded]:
+def load_range(dataset: Any, numbers: range, own: Any, batch: int) -> Iterator[SampleOrFailure]:
     """Samples of a map-style data set in their order, read by one thread ahead of their use."""
     with ThreadPoolExecutor(1) as reader:
         waiting = iter(numbers)
@@ -129,7 +129,7 @@ def load_range(dataset: Any, numbers: range, own: Any, batch: int) -> Iterator[L
             yield loaded
 
 
-def load_all(samples: Iterable[Any], own: Any) -> Iterator[Loaded]:
+def load_all(samples: Iterable[Any], own: Any) -> Iterator[SampleOrFailure]:
     """The samples of an iterable, numbered as they come. If it breaks in the middle, the job cannot go on."""
     waiting = iter(samples)
     for number in itertools.count():
@@ -145,7 +145,7 @@ def load_all(samples: Iterable[Any], own: Any) -> Iterator[Loaded]:
         yield _read(lambda item=item: item, number, own)  # type: ignore[misc]
 
 
-def batches(samples: Iterable[Loaded], size: int) -> Iterator[list[Loaded]]:
+def batches(samples: Iterable[SampleOrFailure], size: int) -> Iterator[list[SampleOrFailure]]:
     """Samples by their numbers: batch j has those from ``j size`` on, so that batches never depend on shards."""
     for _, batch in itertools.groupby(samples, lambda sample: sample.number // size):
         yield list(batch)

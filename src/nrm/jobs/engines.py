@@ -20,8 +20,8 @@ from nrm.errors import JobError, QuestionError
 from nrm.extras import extra
 from nrm.jobs.answers import describe
 from nrm.jobs.job import Job, remember, run_shard
-from nrm.jobs.parts import Span, write_part
-from nrm.jobs.tally import Known, Tally
+from nrm.jobs.parts import ShardSpan, write_part
+from nrm.jobs.tally import KnownBest, Tally
 from nrm.search import read_count
 
 ENGINES = ("local", "ray")
@@ -38,13 +38,13 @@ class Task:
 
     job: Job
     parts: Path | None
-    known: Known = field(default_factory=dict)
+    known: KnownBest = field(default_factory=dict)
 
     def run(self, shard: int, tick: Tick = lambda n: None) -> Done:
         """Does one shard."""
         tally = run_shard(self.job, shard, tick, self.known)
         if self.parts is not None:
-            write_part(self.parts, Span(shard, shard + 1), tally, to_stay=len(self.job.shards) == 1)
+            write_part(self.parts, ShardSpan(shard, shard + 1), tally, to_stay=len(self.job.shards) == 1)
         remember(self.known, tally)
         return Done(shard, tally.errors, len(tally.samples["sample"]), tally if self.parts is None else None)
 

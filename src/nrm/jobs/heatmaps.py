@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from nrm.errors import NrmError, NrmWarning, QuestionError, ResultFileError
 from nrm.files import mark_results
 from nrm.jobs.answers import Failure, Inquiry, Sample, answer_safely, classes, open_measure, remarks
-from nrm.jobs.datasets import Images, Loaded, batches, is_map, load_all, load_range, open_dataset
+from nrm.jobs.datasets import Images, SampleOrFailure, batches, is_map, load_all, load_range, open_dataset
 from nrm.jobs.heatmap import SUFFIX, Heatmap, read_heatmap
 from nrm.jobs.job import ATTEMPTS, Facts, check_errors, explanation, first_good, first_samples, threads
 from nrm.jobs.likeness import identify
@@ -92,7 +92,7 @@ def heatmaps(
         inquiry = Inquiry(model, (asked,), common, "none", {"memory": memory, **options})
         if is_label(own):
             own = read_classes(inquiry, dataset, class_names)
-        limits = _Limits(size, memory_bound(memory), max_errors, progress)
+        limits = _MapLimits(size, memory_bound(memory), max_errors, progress)
         return Heatmaps(inquiry, dataset, own, None if store is None else Path(store), limits)
     except NrmError as error:
         error.at("nrm.heatmaps")
@@ -100,7 +100,7 @@ def heatmaps(
 
 
 @dataclass(frozen=True)
-class _Limits:
+class _MapLimits:
     """What a job may take, and what it shows."""
 
     batch_size: int | None
@@ -116,7 +116,7 @@ class Heatmaps(Iterator[Heatmap]):
     together, ``errors`` has the samples that failed so far, ``store`` is the folder of the maps, if there is one.
     """
 
-    def __init__(self, inquiry: Inquiry, dataset: Any, own: Any, store: Path | None, limits: _Limits) -> None:
+    def __init__(self, inquiry: Inquiry, dataset: Any, own: Any, store: Path | None, limits: _MapLimits) -> None:
         self._inquiry, self._dataset, self._own, self._limits = inquiry, dataset, own, limits
         self.store, self.samples = store, _count(dataset)
         self.errors: list[tuple[int, str]] = []
@@ -159,7 +159,7 @@ class Heatmaps(Iterator[Heatmap]):
     def _question(self) -> Question:
         return self._inquiry.questions[0]
 
-    def _identity(self, R: Measure, looked: Sequence[Loaded]) -> Facts:
+    def _identity(self, R: Measure, looked: Sequence[SampleOrFailure]) -> Facts:
         """What tells this job from every other: model, rules, question, target, data."""
         question = self._question
         target = self._inquiry.targets if self._own is None else self._own

@@ -78,7 +78,7 @@ class Hits(Records, Sequence[Hit]):
 
 
 @dataclass(frozen=True)
-class Blocks(Records, Sequence[tuple[tuple[int, ...], float]]):
+class LeadingBlocks(Records, Sequence[tuple[tuple[int, ...], float]]):
     """The blocks with the largest mean share, largest first: each is its index, and its mean.
 
     ``bounds`` are intervals that hold the true means, of no width where nothing was pruned. No other block has a mean

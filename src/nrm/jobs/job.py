@@ -14,12 +14,12 @@ import torch
 from nrm._version import __version__
 from nrm.errors import JobError, NrmError, QuestionError
 from nrm.jobs.answers import Failure, Inquiry, Sample, ask, ask_safely, open_measure
-from nrm.jobs.datasets import Loaded, batches, is_map, load, load_range
+from nrm.jobs.datasets import SampleOrFailure, batches, is_map, load, load_range
 from nrm.jobs.leading import ROOM
 from nrm.jobs.likeness import identify
 from nrm.jobs.questions import digest_of, fingerprint, joined_sets, only_part
-from nrm.jobs.tally import Known, Limits, Tally
-from nrm.jobs.top import Best
+from nrm.jobs.tally import KnownBest, Limits, Tally
+from nrm.jobs.top import BestSamples
 from nrm.measure import Measure, block_shape, last_set, model_digest
 from nrm.questions import Layer, Partition, Question, Stack
 from nrm.search import read_count
@@ -67,14 +67,14 @@ class Job:
         return range(math.ceil((self.samples or 0) / self.shard_size))
 
 
-def run_shard(job: Job, shard: int, tick: Callable[[int], None], known: Known) -> Tally:
+def run_shard(job: Job, shard: int, tick: Callable[[int], None], known: KnownBest) -> Tally:
     """Explains the samples of one shard of a map-style data set: the unit of work of every engine."""
     first = shard * job.shard_size
     numbers = range(first, min(first + job.shard_size, len(job.dataset)))
     return run_samples(job, load_range(job.dataset, numbers, job.targets, job.batch_size), tick, known)
 
 
-def run_samples(job: Job, samples: Iterable[Loaded], tick: Callable[[int], None], known: Known) -> Tally:
+def run_samples(job: Job, samples: Iterable[SampleOrFailure], tick: Callable[[int], None], known: KnownBest) -> Tally:
     """Explains samples as they come; those that fail are counted, up to the number that the job allows.
 
     What cannot be among the best beside what is ``known`` of other samples is left out.
@@ -95,10 +95,10 @@ def run_samples(job: Job, samples: Iterable[Loaded], tick: Callable[[int], None]
     return tally
 
 
-def remember(known: Known, tally: Tally) -> None:
+def remember(known: KnownBest, tally: Tally) -> None:
     """Adds a finished shard to what is known."""
     for (question, by), best in tally.best.items():
-        known.setdefault((question, by), Best(tally.limits.k, tally.limits.rows)).absorb(best)
+        known.setdefault((question, by), BestSamples(tally.limits.k, tally.limits.rows)).absorb(best)
 
 
 def check_errors(errors: list[tuple[int, str]], allowed: int) -> None:
@@ -122,7 +122,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def probe(inquiry: Inquiry, samples: Iterable[Loaded]) -> Measure:
+def probe(inquiry: Inquiry, samples: Iterable[SampleOrFailure]) -> Measure:
     """The measure of the first sample that can be explained, all questions answered once: mistakes show up here."""
 
     def try_out(sample: Sample) -> Measure:
@@ -132,7 +132,7 @@ def probe(inquiry: Inquiry, samples: Iterable[Loaded]) -> Measure:
     return first_good(samples, try_out)
 
 
-def first_good(samples: Iterable[Loaded], try_out: Callable[[Sample], Measure]) -> Measure:
+def first_good(samples: Iterable[SampleOrFailure], try_out: Callable[[Sample], Measure]) -> Measure:
     """What the first sample gives that can be read and explained; the first error if none of some can."""
     first: Exception | None = None
     for sample in itertools.islice(samples, ATTEMPTS):
@@ -148,7 +148,7 @@ def first_good(samples: Iterable[Loaded], try_out: Callable[[Sample], Measure]) 
     raise first or QuestionError("no samples", got="an empty data set", expected="at least one sample")
 
 
-def first_samples(dataset: Any, targets: Any) -> Iterator[Loaded]:
+def first_samples(dataset: Any, targets: Any) -> Iterator[SampleOrFailure]:
     """The first samples of a map-style data set, one by one."""
     return (load(dataset, i, targets) for i in range(len(dataset)))
 
@@ -188,7 +188,7 @@ def _peak_layer(R: Measure, question: Question) -> Layer | None:
     return last_set(R, sets).layer if sets else None
 
 
-def identity(job: Job, R: Measure, looked: Sequence[Loaded] = ()) -> Facts:
+def identity(job: Job, R: Measure, looked: Sequence[SampleOrFailure] = ()) -> Facts:
     """What tells this job from every other: model, rules, questions, targets, data, and how it is cut into shards."""
     return {
         **explanation(job.inquiry, R),

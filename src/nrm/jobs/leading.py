@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nrm.jobs.top import Floats, Integers
+from nrm.jobs.top import Floats, IntegerArray
 
 BITS = 32
 """Bits of a key that are the block's."""
@@ -29,7 +29,7 @@ ROOM = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
+class ClassSums:
     """Sums over the samples of every class, of the blocks that were kept.
 
     A row is a block of a class; rows are sorted by these, which are both in its ``key``. ``values (3, rows)`` are what
@@ -37,23 +37,23 @@ class Sums:
     row have sums between ``-rest[0]`` and ``rest[1]`` of their class. All this holds up to the rounding of float64.
     """
 
-    classes: Integers
-    counts: Integers
+    classes: IntegerArray
+    counts: IntegerArray
     rest: Floats
-    key: Integers
+    key: IntegerArray
     values: Floats
 
     @property
-    def labels(self) -> Integers:
+    def labels(self) -> IntegerArray:
         """The class of every row."""
         return self.key >> BITS
 
     @property
-    def blocks(self) -> Integers:
+    def blocks(self) -> IntegerArray:
         """The block of every row."""
         return self.key & ((1 << BITS) - 1)
 
-    def merge(self, other: Sums) -> Sums:
+    def merge(self, other: ClassSums) -> ClassSums:
         """The sums of both groups of samples together: known parts are added, and so are the bounds."""
         classes, key = _union(self.classes, other.classes), _union(self.key, other.key)
         places = np.searchsorted(classes, key >> BITS)
@@ -67,9 +67,9 @@ class Sums:
             whole[1:] = bounds[:, places]
             whole[:, np.searchsorted(key, part.key)] = part.values
             values += whole
-        return Sums(classes, counts, rest, key, values)
+        return ClassSums(classes, counts, rest, key, values)
 
-    def prune(self, room: int) -> Sums:
+    def prune(self, room: int) -> ClassSums:
         """At most ``room`` rows of every class: those whose sums may be farthest from 0; the rest is bounded."""
         places = np.searchsorted(self.classes, self.labels)
         if not (np.bincount(places, minlength=1) > room).any():
@@ -82,27 +82,29 @@ class Sums:
         rest = self.rest.copy()
         np.maximum.at(rest[0], places[left], (under - total)[left])
         np.maximum.at(rest[1], places[left], (total + over)[left])
-        return Sums(self.classes, self.counts, rest, self.key[kept], self.values[:, kept])
+        return ClassSums(self.classes, self.counts, rest, self.key[kept], self.values[:, kept])
 
-    def only(self, label: int) -> Sums:
+    def only(self, label: int) -> ClassSums:
         """The sums of one class."""
         mine, rows = self.classes == label, slice(*np.searchsorted(self.labels, [label, label + 1]))
-        return Sums(self.classes[mine], self.counts[mine], self.rest[:, mine], self.key[rows], self.values[:, rows])
+        return ClassSums(
+            self.classes[mine], self.counts[mine], self.rest[:, mine], self.key[rows], self.values[:, rows]
+        )
 
 
-def keys(labels: Integers, blocks: Integers) -> Integers:
+def keys(labels: IntegerArray, blocks: IntegerArray) -> IntegerArray:
     """Classes and blocks as one number each."""
     return (labels << BITS) + blocks
 
 
-def _union(one: Integers, other: Integers) -> Integers:
+def _union(one: IntegerArray, other: IntegerArray) -> IntegerArray:
     """The numbers of two sorted rows, each once."""
-    both: Integers = np.sort(np.concatenate([one, other]), kind="stable")
+    both: IntegerArray = np.sort(np.concatenate([one, other]), kind="stable")
     again = np.flatnonzero(both[1:] == both[:-1])
     return np.delete(both, again)
 
 
-def sums_of(table: Tensor, classes: Sequence[int], room: int) -> list[Sums]:
+def sums_of(table: Tensor, classes: Sequence[int], room: int) -> list[ClassSums]:
     """The sums of single samples: the largest shares of each row of ``table (samples, blocks)``, the others bounded."""
     samples, blocks = table.shape
     chosen = table.abs().topk(min(room, blocks), dim=1).indices.sort(1).values
@@ -116,11 +118,11 @@ def sums_of(table: Tensor, classes: Sequence[int], room: int) -> list[Sums]:
         rows = np.zeros((3, int(some.sum())))
         rows[0] = values[sample][some]
         label = classes[sample] * one
-        sums.append(Sums(label, one, rest[sample][:, None], keys(label, found[sample][some]), rows))
+        sums.append(ClassSums(label, one, rest[sample][:, None], keys(label, found[sample][some]), rows))
     return sums
 
 
-Node = tuple[int, int]
+TreePlace = tuple[int, int]
 """Height and place in the tree: ``(h, i)`` has the samples from ``i * 2**h`` to before ``(i + 1) * 2**h``."""
 
 
@@ -133,7 +135,7 @@ class Leading:
 
     def __init__(self, room: int) -> None:
         self.room = room
-        self.nodes: dict[Node, Sums | None] = {}
+        self.nodes: dict[TreePlace, ClassSums | None] = {}
 
     def add(self, numbers: Sequence[int], table: Tensor, classes: Sequence[int]) -> None:
         """Counts a batch ``(samples, blocks)`` in, each sample to its class."""
@@ -144,7 +146,7 @@ class Leading:
         """A sample that could not be explained."""
         self.take((0, number), None)
 
-    def take(self, node: Node, sums: Sums | None) -> None:
+    def take(self, node: TreePlace, sums: ClassSums | None) -> None:
         """Counts a node of the tree in; as soon as its sibling is there too, both become their parent."""
         height, index = node
         while (height, index ^ 1) in self.nodes:
@@ -157,7 +159,7 @@ class Leading:
         for node in sorted(other.nodes, key=first_sample):
             self.take(node, other.nodes[node])
 
-    def total(self, label: int) -> Sums | None:
+    def total(self, label: int) -> ClassSums | None:
         """The sums of one class over all samples that came; None if it has none.
 
         Samples that are missing change nothing: the tree is merged as if they had no relevance.
@@ -177,12 +179,12 @@ class Leading:
         return sorted({int(label) for sums in self.nodes.values() if sums is not None for label in sums.classes})
 
 
-def first_sample(node: Node) -> int:
+def first_sample(node: TreePlace) -> int:
     """The first sample of a node."""
     return node[1] << node[0]
 
 
-def _joined(one: Sums | None, other: Sums | None, room: int) -> Sums | None:
+def _joined(one: ClassSums | None, other: ClassSums | None, room: int) -> ClassSums | None:
     if one is None or other is None:
         return other if one is None else one
     return one.merge(other).prune(room)
@@ -198,7 +200,7 @@ class Leader:
     high: float
 
 
-def leaders(sums: Sums, blocks: int, k: int) -> tuple[list[Leader], float]:
+def leaders(sums: ClassSums, blocks: int, k: int) -> tuple[list[Leader], float]:
     """The ``k`` blocks of the only class, of so many, with the largest known sums; the mean that no other exceeds."""
     total, under, over = sums.values
     means = np.stack([total, total - under, total + over]) / sums.counts[0]

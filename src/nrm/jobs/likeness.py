@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from nrm.jobs.answers import Failure
-from nrm.jobs.datasets import Images, Loaded, is_map, load
+from nrm.jobs.datasets import Images, SampleOrFailure, is_map, load
 from nrm.jobs.questions import fingerprint
 from nrm.measure import Classes, dataset_names
 
@@ -24,7 +24,7 @@ BYTES = 2**28
 """Bytes of tensors up to which all of them are compared."""
 
 
-def identify(dataset: Any, targets: Any, looked: Sequence[Loaded] = ()) -> dict[str, Any]:
+def identify(dataset: Any, targets: Any, looked: Sequence[SampleOrFailure] = ()) -> dict[str, Any]:
     """The likeness of a data set: its length, a digest of what it lists, and digests of some of its samples.
 
     What is listed are the names of files with the sizes of some, tensors in memory, and the features and the size of a
@@ -88,7 +88,7 @@ def _tensors(tensors: Sequence[Tensor]) -> list[Any]:
     return list(tensors) if size <= BYTES else [(tuple(t.shape), str(t.dtype)) for t in tensors]
 
 
-def _digest(loaded: Loaded) -> str:
+def _digest(loaded: SampleOrFailure) -> str:
     if isinstance(loaded, Failure):
         return "unreadable"
     return fingerprint([_plain(loaded.input), loaded.label])

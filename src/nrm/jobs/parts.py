@@ -22,7 +22,7 @@ TEMPORARY = ".writing-"
 """What the folders of half-written parts began with in earlier versions."""
 
 
-class Span(NamedTuple):
+class ShardSpan(NamedTuple):
     """The shards ``first`` to ``last - 1``."""
 
     first: int
@@ -34,7 +34,7 @@ class Span(NamedTuple):
         return f"{self.first:08d}-{self.last:08d}"
 
     @classmethod
-    def read(cls, name: str) -> Span | None:
+    def read(cls, name: str) -> ShardSpan | None:
         """The span that a folder's name tells."""
         first, mark, last = name.partition("-")
         if not (mark and first.isdigit() and last.isdigit() and len(first) == len(last) == 8):
@@ -42,7 +42,7 @@ class Span(NamedTuple):
         return cls(int(first), int(last))
 
 
-def write_part(folder: Path, span: Span, tally: Tally, *, to_stay: bool = False) -> None:
+def write_part(folder: Path, span: ShardSpan, tally: Tally, *, to_stay: bool = False) -> None:
     """Writes a part; one that another worker was given too, and wrote faster, stays."""
     with writing(folder), replacing_folder(folder / span.folder) as temporary:
         write_tables(temporary, tally, to_stay=to_stay)

@@ -12,7 +12,7 @@ from torch import Tensor
 from nrm.errors import QuestionError
 from nrm.questions import Formula, Layer, Partition, Question, Set, Stack, spans_steps
 
-Part = Layer | Partition | Set
+SinglePart = Layer | Partition | Set
 
 
 def read_asked(given: Any) -> Question:
@@ -21,7 +21,7 @@ def read_asked(given: Any) -> Question:
         return given
     parts = given if isinstance(given, tuple) else (given,)
     for part in parts or (None,):
-        if not isinstance(part, Part | Stack | Formula):
+        if not isinstance(part, SinglePart | Stack | Formula):
             name = part if isinstance(part, str) else "conv"
             raise QuestionError(
                 "not a question", got=repr(given)[:120], expected="layers, partitions or sets, or a tuple of them",
@@ -30,10 +30,10 @@ def read_asked(given: Any) -> Question:
     return Question(parts)
 
 
-def only_part(question: Question) -> Part | None:
+def only_part(question: Question) -> SinglePart | None:
     """The only part of a question about one tensor."""
     part = question.asked[0]
-    return part if len(question.asked) == 1 and isinstance(part, Part) and not spans_steps(part) else None
+    return part if len(question.asked) == 1 and isinstance(part, SinglePart) and not spans_steps(part) else None
 
 
 def joined_sets(question: Question) -> tuple[Set, ...]:

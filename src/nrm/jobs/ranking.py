@@ -13,9 +13,9 @@ from torch import Tensor
 
 from nrm.errors import QuestionError
 from nrm.extras import extra
-from nrm.jobs.hits import Blocks, Hit, Hits
+from nrm.jobs.hits import Hit, Hits, LeadingBlocks
 from nrm.jobs.job import Facts
-from nrm.jobs.leading import Sums, leaders
+from nrm.jobs.leading import ClassSums, leaders
 from nrm.jobs.moments import ByClass, Moments
 from nrm.jobs.questions import digest_of, fingerprint, read_asked
 from nrm.jobs.tally import RANKS, Tally, class_of
@@ -47,7 +47,7 @@ class Ranking(ABC):
         """The statistics of a question."""
 
     @abstractmethod
-    def _leading(self, question: int, label: int) -> Sums | None:
+    def _leading(self, question: int, label: int) -> ClassSums | None:
         """The leading blocks of a class."""
 
     @abstractmethod
@@ -177,7 +177,7 @@ class Ranking(ABC):
         number = self._number(question)
         return self._labels(number) if self._has_leading(number) else sorted(self._moments(number).classes)
 
-    def best(self, *question: Any, k: int = 10, target: int | None = None) -> Blocks:
+    def best(self, *question: Any, k: int = 10, target: int | None = None) -> LeadingBlocks:
         """The blocks (or pairs of blocks) with the largest mean share, over all samples or those with one target.
 
         Where blocks times classes are too many to be kept, what is not known of a class is bounded.
@@ -191,13 +191,13 @@ class Ranking(ABC):
         means = [float(flat[i]) for i in order]
         indices = tuple(self._indices(number, i) for i in order[:k])
         limit = means[k] if len(means) > k else -math.inf
-        return Blocks(indices, tuple(means[:k]), tuple((m, m) for m in means[:k]), limit, complete=True)
+        return LeadingBlocks(indices, tuple(means[:k]), tuple((m, m) for m in means[:k]), limit, complete=True)
 
     def _has_leading(self, question: int) -> bool:
         kept = self.facts.get("leading")
         return bool(kept and kept[question])
 
-    def _best_leading(self, number: int, k: int, target: int) -> Blocks:
+    def _best_leading(self, number: int, k: int, target: int) -> LeadingBlocks:
         sums = self._leading(number, target)
         if sums is None:
             raise _no_samples(target, self._labels(number))
@@ -210,7 +210,7 @@ class Ranking(ABC):
             f"A job over the samples with this target is exact: found.best({facts['text']}) of found = "
             f"nrm.relmax(model, torch.utils.data.Subset(dataset, found.samples_of({target})), ..., target={target})"
         )
-        return Blocks(
+        return LeadingBlocks(
             tuple(self._indices(number, leader.block) for leader in found), tuple(leader.mean for leader in found),
             tuple((leader.low, leader.high) for leader in found), limit, complete, note,
         )  # fmt: skip
@@ -305,7 +305,7 @@ def _shaped(moments: Moments, shape: Sequence[int]) -> dict[str, Any]:
     return {"count": moments.count, **{name: table.reshape(tuple(shape)) for name, table in tables.items()}}
 
 
-class Found(Ranking):
+class FoundRanking(Ranking):
     """The results of a job in memory."""
 
     def __init__(self, facts: Facts, tally: Tally) -> None:
@@ -325,7 +325,7 @@ class Found(Ranking):
     def _moments(self, question: int) -> ByClass:
         return self.tally.moments[question]
 
-    def _leading(self, question: int, label: int) -> Sums | None:
+    def _leading(self, question: int, label: int) -> ClassSums | None:
         return self.tally.leading[question].total(label)
 
     def _labels(self, question: int) -> list[int]:

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 
 from nrm.errors import NrmError, NrmWarning, QuestionError
 from nrm.jobs.answers import Inquiry
-from nrm.jobs.datasets import Loaded, is_map, load_all, open_dataset
+from nrm.jobs.datasets import SampleOrFailure, is_map, load_all, open_dataset
 from nrm.jobs.engines import Done, Task, choose, default_threads, run_here
 from nrm.jobs.job import (
     ATTEMPTS,
@@ -33,9 +33,9 @@ from nrm.jobs.job import (
     remember,
     run_samples,
 )
-from nrm.jobs.parts import Span, write_part
+from nrm.jobs.parts import ShardSpan, write_part
 from nrm.jobs.questions import read_asked
-from nrm.jobs.ranking import Found, Ranking
+from nrm.jobs.ranking import FoundRanking, Ranking
 from nrm.jobs.store import Shelf, Store, claim_store, close, is_finished
 from nrm.jobs.tally import Limits, fold_shards
 from nrm.measure import LABEL, Classes, dataset_names, is_label, match_classes, named_target, read_options, read_weight
@@ -125,7 +125,7 @@ def relmax(
 def _plan(
     model: nn.Module, dataset: Any, questions: tuple[Any, ...], explained: tuple[Any, Any], weight: str,
     options: dict[str, Any], sizes: tuple[Any, ...],
-) -> tuple[Job, Iterator[Loaded] | None]:  # fmt: skip
+) -> tuple[Job, Iterator[SampleOrFailure] | None]:  # fmt: skip
     """The job, tried on a first sample, and the samples of an iterable data set."""
     k, rows, batch_size, shard_size, max_errors, threads, whole = sizes
     if not questions:
@@ -140,7 +140,7 @@ def _plan(
     if type(max_errors) is not int or max_errors < 0:
         raise QuestionError("not a number of bad samples", got=f"max_errors={max_errors!r}", expected="0, 1, ...")
     source = None if is_map(dataset) else load_all(dataset, own)
-    looked: list[Loaded] = []
+    looked: list[SampleOrFailure] = []
     if source is None:
         R = probe(inquiry, first_samples(dataset, own))
     else:
@@ -196,7 +196,7 @@ def read_classes(inquiry: Inquiry, dataset: Any, class_names: Any) -> Any:
     return Classes(names, match_classes(names, inquiry.options.get("labels"), class_names, outputs))
 
 
-def _run(job: Job, source: Iterator[Loaded] | None, engine: Engine, progress: bool | None) -> Found:
+def _run(job: Job, source: Iterator[SampleOrFailure] | None, engine: Engine, progress: bool | None) -> FoundRanking:
     """The whole job in memory."""
     with bar(job.samples, progress) as shown:
         if source is None:
@@ -208,11 +208,11 @@ def _run(job: Job, source: Iterator[Loaded] | None, engine: Engine, progress: bo
     assert whole is not None
     check_errors(whole.errors, job.max_errors)
     remark(whole.notes)
-    return Found(job.facts, whole)
+    return FoundRanking(job.facts, whole)
 
 
 def _run_stored(
-    job: Job, source: Iterator[Loaded] | None, engine: Engine, progress: bool | None, path: Path, only: Any
+    job: Job, source: Iterator[SampleOrFailure] | None, engine: Engine, progress: bool | None, path: Path, only: Any
 ) -> Store:
     """The whole job, or what is left of it, with its shards written to a store."""
     if is_finished(path, job.facts):
@@ -241,7 +241,11 @@ def _run_stored(
 
 
 def _store_iterable(
-    task: Task, source: Iterator[Loaded], shelf: Shelf, tick: Callable[[int], None], errors: list[tuple[int, str]]
+    task: Task,
+    source: Iterator[SampleOrFailure],
+    shelf: Shelf,
+    tick: Callable[[int], None],
+    errors: list[tuple[int, str]],
 ) -> None:
     """The shards of an iterable data set, which has to be read from its beginning."""
     finished, last = shelf.finished(), 0
@@ -252,7 +256,7 @@ def _store_iterable(
         tally = run_samples(task.job, samples, tick, task.known)
         errors += tally.errors
         check_errors(errors, task.job.max_errors)
-        write_part(shelf.parts, Span(shard, shard + 1), tally)
+        write_part(shelf.parts, ShardSpan(shard, shard + 1), tally)
         remember(task.known, tally)
         shelf.fold_groups(None)
     shelf.fold_all(last)
@@ -310,6 +314,6 @@ def bar(total: int | None, progress: bool | None, what: str = "samples", items: 
     return tqdm(items, total=total, desc=what, unit="", disable=hidden, delay=delay, leave=False)
 
 
-def shards_of(samples: Iterator[Loaded], size: int) -> Iterator[tuple[int, Iterator[Loaded]]]:
+def shards_of(samples: Iterator[SampleOrFailure], size: int) -> Iterator[tuple[int, Iterator[SampleOrFailure]]]:
     """The shards of an iterable, with their numbers."""
     return itertools.groupby(samples, lambda sample: sample.number // size)

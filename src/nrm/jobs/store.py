@@ -17,9 +17,9 @@ from nrm.errors import JobError, NrmError, NrmWarning, ResultFileError
 from nrm.extras import extra
 from nrm.files import begin, claim, differing, read_manifest
 from nrm.jobs.job import READABLE, SCHEMA, Facts
-from nrm.jobs.leading import Leading, Sums
+from nrm.jobs.leading import ClassSums, Leading
 from nrm.jobs.moments import ByClass
-from nrm.jobs.parts import TEMPORARY, Span, check_part, read_facts, read_part, write_part, writing
+from nrm.jobs.parts import TEMPORARY, ShardSpan, check_part, read_facts, read_part, write_part, writing
 from nrm.jobs.ranking import Ranking
 from nrm.jobs.tables import LEADERS, TABLES, read_leading, read_statistics
 from nrm.jobs.tally import GROUP, Limits, fold
@@ -39,10 +39,10 @@ class Shelf:
         self.path, self.limits = path, limits
         self.parts = path / PARTS
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[ShardSpan]:
         """The parts that count, in the order of their shards; those inside of others do not."""
-        found = sorted(filter(None, map(Span.read, _names(self.parts))), key=lambda s: (s.first, -s.last))
-        kept: list[Span] = []
+        found = sorted(filter(None, map(ShardSpan.read, _names(self.parts))), key=lambda s: (s.first, -s.last))
+        kept: list[ShardSpan] = []
         for span in found:
             if not kept or span.last > kept[-1].last:
                 kept.append(span)
@@ -52,7 +52,7 @@ class Shelf:
         """The shards that are there."""
         return {shard for span in self.spans() for shard in range(*span)}
 
-    def folder(self, span: Span) -> Path:
+    def folder(self, span: ShardSpan) -> Path:
         """Where a part is."""
         return self.parts / span.folder
 
@@ -60,7 +60,7 @@ class Shelf:
         """Removes what a killed job left behind: half-written parts, parts inside of others, damaged ones."""
         kept = set(self.spans())
         for name in _names(self.parts):
-            if name.startswith(TEMPORARY) or (Span.read(name) and Span.read(name) not in kept):
+            if name.startswith(TEMPORARY) or (ShardSpan.read(name) and ShardSpan.read(name) not in kept):
                 shutil.rmtree(self.parts / name)
         for span in kept:
             try:
@@ -75,15 +75,15 @@ class Shelf:
         for first in sorted({shard // GROUP * GROUP for shard in single}):
             last = first + GROUP if shards is None else min(first + GROUP, shards)
             if all(shard in single for shard in range(first, last)):
-                self._fold([Span(shard, shard + 1) for shard in range(first, last)])
+                self._fold([ShardSpan(shard, shard + 1) for shard in range(first, last)])
 
     def fold_all(self, shards: int) -> None:
         """Folds all groups into one part."""
         self.fold_groups(shards)
         self._fold(self.spans())
 
-    def _fold(self, spans: Sequence[Span]) -> None:
-        whole = Span(spans[0].first, spans[-1].last)
+    def _fold(self, spans: Sequence[ShardSpan]) -> None:
+        whole = ShardSpan(spans[0].first, spans[-1].last)
         if len(spans) == 1:
             return
         tally = fold(read_part(self.folder(span), self.limits) for span in spans)
@@ -130,10 +130,10 @@ def is_finished(path: Path, facts: Facts) -> bool:
     _refuse_other_job(read_store(path)["facts"], facts, path)
     shelf = Shelf(path, _limits(facts))
     shards = math.ceil(facts["data"]["samples"] / facts["shard_size"])
-    if shelf.spans() != [Span(0, shards)]:
+    if shelf.spans() != [ShardSpan(0, shards)]:
         return False
     try:
-        check_part(shelf.folder(Span(0, shards)))
+        check_part(shelf.folder(ShardSpan(0, shards)))
     except ResultFileError:
         return False  # it is damaged: the job does it again, and says so
     return True
@@ -275,7 +275,7 @@ class Store(Ranking):
             whole.merge(read_statistics(folder, question))
         return whole
 
-    def _leading(self, question: int, label: int) -> Sums | None:
+    def _leading(self, question: int, label: int) -> ClassSums | None:
         whole = Leading(self._shelf.limits.leading[question])
         for folder in self._folders:
             read_leading(folder, question, whole, label)

@@ -13,10 +13,10 @@ import torch
 
 from nrm.errors import ResultFileError
 from nrm.extras import extra
-from nrm.jobs.leading import Leading, Node, Sums, first_sample, keys
+from nrm.jobs.leading import ClassSums, Leading, TreePlace, first_sample, keys
 from nrm.jobs.moments import ByClass
 from nrm.jobs.tally import COLUMNS, Limits, Tally
-from nrm.jobs.top import Rows
+from nrm.jobs.top import BlockRows
 
 SAMPLES, TOP, STATISTICS, LEADERS = TABLES = (
     "samples.parquet", "top.parquet", "statistics.parquet", "leaders.parquet",
@@ -47,7 +47,7 @@ def _samples_table(pa: Any, tally: Tally) -> Any:
     return pa.table({name: pa.array([values[i] for i in order], kinds[name]) for name, values in tally.samples.items()})
 
 
-def _top_table(pa: Any, best: dict[tuple[int, str], Rows]) -> Any:
+def _top_table(pa: Any, best: dict[tuple[int, str], BlockRows]) -> Any:
     kinds = {"question": pa.int32(), "ranking": pa.string(), "block": pa.int64(), "sample": pa.int64(),
              "score": pa.float64(), "place": pa.int64()}  # fmt: skip
     pieces = [
@@ -96,7 +96,7 @@ def _leading_table(pa: Any, tally: Tally) -> Any:
     return pa.concat_tables([pa.schema(kinds).empty_table(), *pieces])
 
 
-def _leading_columns(sums: Sums | None) -> dict[str, Any]:
+def _leading_columns(sums: ClassSums | None) -> dict[str, Any]:
     if sums is None:
         nobody, zero = np.array([-1]), np.zeros(1)
         return {
@@ -126,7 +126,7 @@ def read_tables(folder: Path, limits: Limits) -> Tally:
     runs = best["ranking"].combine_chunks().dictionary_encode()
     rank, known = runs.indices.to_numpy(), runs.dictionary.to_pylist()
     for part in _runs(rows["question"], rank):
-        some = Rows(*(rows[name][part] for name in BEST))
+        some = BlockRows(*(rows[name][part] for name in BEST))
         tally.gather(int(rows["question"][part.start]), known[rank[part.start]]).take(some)
     for question, moments in _moments_of(read_table(folder / STATISTICS)):
         tally.moments[question] = moments
@@ -164,17 +164,17 @@ def read_leading(folder: Path, question: int, leading: Leading, label: int | Non
     table = read_table(folder / LEADERS, wanted)
     columns = {name: table[name].to_numpy() for name in table.column_names}
     for part in _runs(columns["height"], columns["node"]):
-        node: Node = (int(columns["height"][part.start]), int(columns["node"][part.start]))
+        node: TreePlace = (int(columns["height"][part.start]), int(columns["node"][part.start]))
         leading.take(node, _sums({name: column[part] for name, column in columns.items()}))
 
 
-def _sums(columns: dict[str, Any]) -> Sums | None:
+def _sums(columns: dict[str, Any]) -> ClassSums | None:
     if not columns["count"].any():
         return None
     rest, rows = (np.flatnonzero(some) for some in (columns["block"] < 0, columns["block"] >= 0))
     values = np.stack([columns[name] for name in ("total", "under", "over")])
     key = keys(columns["class"][rows], columns["block"][rows])
-    return Sums(columns["class"][rest], columns["count"][rest], values[1:, rest], key, values[:, rows])
+    return ClassSums(columns["class"][rest], columns["count"][rest], values[1:, rest], key, values[:, rows])
 
 
 def read_table(path: Path, filters: Any = None) -> Any:

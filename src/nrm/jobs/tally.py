@@ -12,7 +12,7 @@ import numpy as np
 from nrm.jobs.answers import Answers, Failure
 from nrm.jobs.leading import Leading
 from nrm.jobs.moments import ByClass
-from nrm.jobs.top import Best, Top
+from nrm.jobs.top import BestSamples, Top
 
 COLUMNS = ("sample", "label", "target", "prediction", "value", "weight", "error")
 """What is known of every sample; a failed one has only its number and its error."""
@@ -23,7 +23,7 @@ GROUP = 16
 """Shards that are folded into one before groups are."""
 
 
-Known = dict[tuple[int, str], Best]
+KnownBest = dict[tuple[int, str], BestSamples]
 """The best samples of every question by every ranking, as far as a worker has seen."""
 
 
@@ -47,11 +47,11 @@ class Tally:
 
     limits: Limits
     samples: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS})
-    best: Known = field(default_factory=dict)
+    best: KnownBest = field(default_factory=dict)
     moments: list[ByClass] = field(default_factory=list)
     leading: dict[int, Leading] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
-    known: Known = field(default_factory=dict)
+    known: KnownBest = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.moments = self.moments or [ByClass() for _ in self.limits.per_class]
@@ -85,11 +85,11 @@ class Tally:
         """The best samples of every question, by relevance and by activation."""
         return {key: best.top() for key, best in self.best.items()}
 
-    def gather(self, question: int, by: str) -> Best:
+    def gather(self, question: int, by: str) -> BestSamples:
         """Where the best samples of a question are gathered."""
         key = question, by
         if key not in self.best:
-            self.best[key] = Best(self.limits.k, self.limits.rows, self.known.get(key))
+            self.best[key] = BestSamples(self.limits.k, self.limits.rows, self.known.get(key))
         return self.best[key]
 
     def fail(self, failure: Failure) -> None:

@@ -14,27 +14,27 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class BlockRows:
     """Blocks, samples, their scores and places, in any order."""
 
-    block: Integers
-    sample: Integers
+    block: IntegerArray
+    sample: IntegerArray
     score: Floats
-    place: Integers
+    place: IntegerArray
 
     @property
     def columns(self) -> tuple[Any, ...]:
         """All columns."""
         return self.block, self.sample, self.score, self.place
 
-    def at(self, index: slice | Integers | npt.NDArray[np.bool_]) -> Rows:
+    def at(self, index: slice | IntegerArray | npt.NDArray[np.bool_]) -> BlockRows:
         """Some of the rows."""
-        return Rows(*(column[index] for column in self.columns))
+        return BlockRows(*(column[index] for column in self.columns))
 
     def __len__(self) -> int:
         return len(self.block)
@@ -55,10 +55,10 @@ class Top:
 
     k: int
     bound: int
-    block: Integers
-    sample: Integers
+    block: IntegerArray
+    sample: IntegerArray
     score: Floats
-    place: Integers
+    place: IntegerArray
     left: float = -math.inf
 
     @classmethod
@@ -68,9 +68,9 @@ class Top:
         return cls(k, bound, none, none, np.zeros(0), none)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> BlockRows:
         """The rows as they are."""
-        return Rows(self.block, self.sample, self.score, self.place)
+        return BlockRows(self.block, self.sample, self.score, self.place)
 
     @cached_property
     def cut(self) -> float:
@@ -86,7 +86,7 @@ class Top:
         return len(self.block)
 
 
-class Best:
+class BestSamples:
     """Gathers the best samples of every block, batch by batch.
 
     Rows wait until there are as many as may be kept, so that few of them are ever compared; what cannot be among the
@@ -94,17 +94,17 @@ class Best:
     the longer a job runs, the fewer rows its shards have.
     """
 
-    def __init__(self, k: int, bound: int, known: Best | None = None) -> None:
+    def __init__(self, k: int, bound: int, known: BestSamples | None = None) -> None:
         self.k, self.bound = k, bound
         self.left, self._known = -math.inf, None if known is None else known.settled()
         if self._known is not None and known is not None:
             self.left = _cut(self._known.score, bound, known.left)
-        self._parts: list[Rows] = []
+        self._parts: list[BlockRows] = []
         self._waiting = 0
         self._floors: Tensor | None = None
         self._top: Top | None = None
 
-    def add(self, samples: Integers, scores: Tensor, places: Tensor | None) -> None:
+    def add(self, samples: IntegerArray, scores: Tensor, places: Tensor | None) -> None:
         """Counts a batch in: ``samples (batch,)``, ``scores (batch, blocks)``, ``places`` like scores or None.
 
         If there are more blocks than may be kept, only positive scores count.
@@ -121,14 +121,14 @@ class Best:
             if self._waiting > min(self.bound, self.k * scores.shape[1]):
                 self._narrow(scores)
 
-    def take(self, *parts: Rows) -> None:
+    def take(self, *parts: BlockRows) -> None:
         """Counts rows in."""
         for rows in parts:
             self._wait(rows)
             if self._waiting > self.bound:
                 self._narrow(None)
 
-    def absorb(self, other: Best) -> None:
+    def absorb(self, other: BestSamples) -> None:
         """Counts in what another one has gathered."""
         self.left = max(self.left, other.left)
         self.take(*other._parts)
@@ -142,14 +142,14 @@ class Best:
             self._parts = [rows]
         return self._top
 
-    def rows(self) -> Rows:
-        """The same rows, in no order."""
+    def rows(self) -> BlockRows:
+        """All rows, in no order."""
         if not self._parts:
             return Top.empty(0, 0).rows
         self._narrow(None)
         return self._parts[0]
 
-    def settled(self) -> Rows:
+    def settled(self) -> BlockRows:
         """Nearly the same, cheaper: rows that came last may be missing, and others still be there."""
         if self._parts and self._waiting <= len(self._parts[0]):
             return self._parts[0]
@@ -160,12 +160,12 @@ class Best:
         """That of :meth:`top`."""
         return _cut(self.rows().score, self.bound, self.left)
 
-    def _wait(self, rows: Rows) -> None:
+    def _wait(self, rows: BlockRows) -> None:
         self._parts.append(rows)
         self._waiting += len(rows)
         self._top = None
 
-    def _choose(self, samples: Integers, scores: Tensor, places: Tensor | None, short: bool) -> Rows:
+    def _choose(self, samples: IntegerArray, scores: Tensor, places: Tensor | None, short: bool) -> BlockRows:
         keep = scores >= (-torch.inf if self._floors is None else self._floors)
         if short:
             keep &= scores > 0
@@ -176,7 +176,7 @@ class Best:
         row, block = (found // scores.shape[1]).cpu().numpy(), (found % scores.shape[1]).cpu().numpy()
         score = scores.flatten()[found].double().cpu().numpy()
         place = np.full(len(row), -1, np.int64) if places is None else places.flatten()[found].cpu().numpy()
-        return Rows(block, samples[row], score, place)
+        return BlockRows(block, samples[row], score, place)
 
     def _narrow(self, like: Tensor | None) -> None:
         rows = narrowed(self._parts, self.k, self.bound) if self._waiting else self._parts[0]
@@ -184,7 +184,7 @@ class Best:
         if like is not None:
             self._raise_floors(rows, like)
 
-    def _raise_floors(self, rows: Rows, like: Tensor) -> None:
+    def _raise_floors(self, rows: BlockRows, like: Tensor) -> None:
         floors = torch.from_numpy(_floors(rows, self.k, self.bound, like.shape[1])).to(like)
         self._floors = floors if self._floors is None else torch.maximum(self._floors, floors)
 
@@ -206,15 +206,15 @@ def merge(tops: Sequence[Top]) -> Top:
     >>> merge([one, two]).sample.tolist()
     [7, 1]
     """
-    best = Best(tops[0].k, tops[0].bound)
+    best = BestSamples(tops[0].k, tops[0].bound)
     for top in tops:
         best.take(top.rows)
     return best.top()
 
 
-def narrowed(parts: Sequence[Rows], k: int, bound: int) -> Rows:
+def narrowed(parts: Sequence[BlockRows], k: int, bound: int) -> BlockRows:
     """The best rows of all parts, in no order: ``k`` of every block, then ``bound`` of these."""
-    rows = Rows(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)))
+    rows = BlockRows(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)))
     if not _apart(parts):
         order = np.lexsort((rows.sample, rows.block))
         block, sample = rows.block[order], rows.sample[order]
@@ -239,7 +239,7 @@ def narrowed(parts: Sequence[Rows], k: int, bound: int) -> Rows:
     return rows
 
 
-def _best_first(rows: Rows) -> Integers:
+def _best_first(rows: BlockRows) -> IntegerArray:
     """The order of rows by block, best first, of equal scores the sample with the smaller number.
 
     Digits of blocks are sorted in linear time; only ties are compared in full.
@@ -256,13 +256,13 @@ def _best_first(rows: Rows) -> Integers:
     return order
 
 
-def _apart(parts: Sequence[Rows]) -> bool:
+def _apart(parts: Sequence[BlockRows]) -> bool:
     """Whether no sample can be in two parts, as their smallest and largest numbers tell."""
     ends = sorted((int(part.sample.min()), int(part.sample.max())) for part in parts if len(part))
     return all(before[1] < after[0] for before, after in itertools.pairwise(ends))
 
 
-def _floors(rows: Rows, k: int, bound: int, blocks: int) -> Floats:
+def _floors(rows: BlockRows, k: int, bound: int, blocks: int) -> Floats:
     """For every block the score below which a row cannot be among the best any more."""
     block, score = torch.from_numpy(rows.block), torch.from_numpy(rows.score)
     worst = torch.full((blocks,), math.inf, dtype=score.dtype).scatter_reduce_(0, block, score, "amin").numpy()

@@ -19,16 +19,16 @@ from nrm.measure.weighing import weights_of
 from nrm.questions import (
     Argument,
     Blocks,
-    Chain,
     Formula,
     Layer,
     Partition,
+    PlainRoute,
     Question,
     Set,
     Site,
     Stack,
     Stop,
-    Tracked,
+    TrackedRoute,
     interaction_graph,
     needs_track,
     pair_table,
@@ -39,7 +39,7 @@ from nrm.questions import (
 )
 from nrm.search import Side
 
-Route = Chain | Tracked
+Route = PlainRoute | TrackedRoute
 """A question on one network: it plans itself, and answers by a plan."""
 
 
@@ -77,17 +77,17 @@ def route_of(inner: Inner, question: Question) -> Route:
     if question.apart:
         places = [[spot for one in some for spot in neurons(inner.places, one)] for some in visited_sets(question)]
         many = 2 ** len(places)
-        return Tracked(make_track(inner.kept, places, np.arange(many)), [], answers=many)
+        return TrackedRoute(make_track(inner.kept, places, np.arange(many)), [], answers=many)
     if question.is_tracked:
-        return Tracked(*read_track(inner.kept, inner.places, question.asked, weights_of(inner, question)))
-    return Chain(inner.network, stops_for(question.asked, inner.resolve))
+        return TrackedRoute(*read_track(inner.kept, inner.places, question.asked, weights_of(inner, question)))
+    return PlainRoute(inner.network, stops_for(question.asked, inner.resolve))
 
 
 def side_of(inner: Inner, question: Question) -> tuple[Side, Tensor]:
     """What a search for flows needs of a measure, and the relevance of the condition (1 without one)."""
     inner.origin.check_fresh()
     with plain_execution():
-        chain = Chain(inner.network, stops_for(question.asked, inner.resolve))
+        chain = PlainRoute(inner.network, stops_for(question.asked, inner.resolve))
         _refuse_excluded(inner, question)
         inner.be_loud()
         whole = inner.mine(_condition(inner, question.condition)) if question.given else torch.ones(len(inner.samples))

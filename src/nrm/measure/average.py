@@ -15,7 +15,7 @@ from nrm.measure.asking import conditioned, side_of
 from nrm.measure.check import Check
 from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut
-from nrm.measure.show import Rows, as_html, as_text, options_text, outputs_text
+from nrm.measure.show import FactRows, as_html, as_text, options_text, outputs_text
 from nrm.measure.table import tabulate
 from nrm.questions import Argument, Formula, Frame, Layer, Partition, Question, Set, Site
 from nrm.search import Flows, Request, find_flows
@@ -267,7 +267,7 @@ class Average:
     def _repr_html_(self) -> str:
         return as_html("normalized relevance measure against several references", self._rows())
 
-    def _rows(self) -> Rows:
+    def _rows(self) -> FactRows:
         inner = self._first.inner
         shown = ", ".join(f"{v:.4g}" for v in self.value[:4].tolist())
         return [

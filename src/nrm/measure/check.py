@@ -270,7 +270,7 @@ def _few(values: Sequence[float]) -> str:
 
 
 def check_measure(
-    network: Network, target: Target, base: Base, *, full: bool, moved: Moved | None = None, units: bool = False
+    network: Network, target: Target, base: Base, *, full: bool, moved: OutputShift | None = None, units: bool = False
 ) -> Check:
     """The light form looks at the input cut; the full form at every cut, every column, and measures precision.
 
@@ -278,7 +278,7 @@ def check_measure(
     ``units`` relevance in units of the output is judged: beside its parts, which may be much larger than their sum.
     """
     tape, batch = network.tape, network.tape.batch
-    sums = _Sums(network, base, batch)
+    sums = _CutMasses(network, base, batch)
     variation = sums.variation(full)
     eps = torch.finfo(tape.dtype).eps
     cuts: dict[str, tuple[float, ...]] = {}
@@ -364,19 +364,19 @@ def _find_deviation(tape: Tape) -> Deviation | None:
     return next((found for run in runs if (found := find_deviation(run)) is not None), None)
 
 
-class Moved(NamedTuple):
+class OutputShift(NamedTuple):
     """How far each sample's outputs are from the model's own, beside the largest, and whose top class is another."""
 
     share: tuple[float, ...]
     other: tuple[int, ...]
 
 
-def compare_outputs(ours: Tensor, theirs: Tensor, frame: Frame, ends: Tensor | None) -> Moved:
+def compare_outputs(ours: Tensor, theirs: Tensor, frame: Frame, ends: Tensor | None) -> OutputShift:
     """The output in the measure's precision against the model's own."""
     (scores, top), (own_scores, own_top) = (predict(output, frame, ends) for output in (ours, theirs))
     gap, largest = (t.reshape(len(t), -1).abs().amax(1) for t in (scores - own_scores, own_scores))
     other = (top != own_top).nonzero()[:, 0].tolist()
-    return Moved(tuple((gap / largest.clamp(min=1e-30)).tolist()), tuple(other))
+    return OutputShift(tuple((gap / largest.clamp(min=1e-30)).tolist()), tuple(other))
 
 
 def _count_ties(network: Network, base: Base) -> tuple[int, int]:
@@ -405,7 +405,7 @@ def _notes(network: Network) -> tuple[str, ...]:
     return (*network.tape.notes, *passed)
 
 
-class _Sums:
+class _CutMasses:
     """The masses of the input cut, by kind."""
 
     def __init__(self, network: Network, base: Base, batch: int) -> None:
@@ -450,7 +450,7 @@ class _Sums:
 
 
 def _judge(
-    sums: _Sums, precision: Sequence[float], variation: dict[str, tuple[float, ...]], normalized: bool,
+    sums: _CutMasses, precision: Sequence[float], variation: dict[str, tuple[float, ...]], normalized: bool,
     scale: Sequence[float], lost: frozenset[int],
 ) -> tuple[list[tuple[int, str]], list[tuple[int | None, str]]]:  # fmt: skip
     """Errors and cautions by sample; ``scale`` is what relevance is judged beside: 1 for shares.
@@ -502,7 +502,7 @@ def _is_off(mass: Tensor) -> bool:
     return not bool(((mass - 1).abs() <= PRECISION_RAISE).all())
 
 
-def _lost_to_rounding(sums: _Sums, precision: Sequence[float]) -> frozenset[int]:
+def _lost_to_rounding(sums: _CutMasses, precision: Sequence[float]) -> frozenset[int]:
     """The samples that rounding makes unusable: a change in the last digit moves them as far as they are off."""
     sources = sums.variation(False).values()
     found = set()

@@ -19,7 +19,7 @@ from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, combined
 from nrm.measure.lift import FORMS, read_form
 from nrm.measure.planning import Planner, plan_of
-from nrm.measure.show import Rows, as_html, as_text, options_text, outputs_text
+from nrm.measure.show import FactRows, as_html, as_text, options_text, outputs_text
 from nrm.measure.table import tabulate
 from nrm.measure.weighing import read_additive
 from nrm.questions import Argument, Formula, Frame, Layer, Partition, Plan, Question, Set, Site
@@ -305,7 +305,7 @@ class Difference:
     def _repr_html_(self) -> str:
         return as_html("difference of two normalized relevance measures", self._rows())
 
-    def _rows(self) -> Rows:
+    def _rows(self) -> FactRows:
         rows = [("samples", str(len(self)))]
         for which, R in (("first", self.first), ("second", self.second)):
             rows += [

@@ -13,9 +13,9 @@ from nrm.errors import QuestionError
 from nrm.measure.places import Places
 from nrm.questions import (
     ATOMS,
+    AnswerNumbers,
     Formula,
     Kept,
-    Labels,
     Set,
     Site,
     Stop,
@@ -68,12 +68,12 @@ def read_track(
         )  # fmt: skip
     for _ in fixed:  # a set happens, or else nothing counts
         truth = np.concatenate([np.zeros_like(truth), truth])
-    labels: Labels = np.where(truth, 0, -1).astype(np.int64)
+    labels: AnswerNumbers = np.where(truth, 0, -1).astype(np.int64)
     return make_track(kept, [*events, *fixed], labels, weights), [stop for stop in stops if stop.blocks]
 
 
 def make_track(
-    kept: Kept, events: Sequence[Event], labels: Labels, weights: Mapping[Site, Tensor] | None = None
+    kept: Kept, events: Sequence[Event], labels: AnswerNumbers, weights: Mapping[Site, Tensor] | None = None
 ) -> Track:
     """A track on the network of a measure, which has to be normalized: walks count wherever they begin."""
     if kept.network.normalize is not True:

@@ -24,7 +24,7 @@ from nrm.errors import QuestionError, warn
 from nrm.measure.asking import answer, count_axes
 from nrm.memory import ALIVE, fitting
 from nrm.questions import Argument, Blocks, Layer, Partition, Question, Set, Stack, needs_track, spans_steps
-from nrm.search import Best, Flow, Flows, Request, table_cost
+from nrm.search import BestFlows, Flow, Flows, Request, table_cost
 
 if TYPE_CHECKING:
     from nrm.measure.measure import Measure
@@ -110,7 +110,7 @@ def _is_partition(argument: Any) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Factor:
+class _MarginalFactor:
     """An argument of a question about flows: its blocks (none: a set), and their marginals ``(samples, blocks)``."""
 
     argument: Set | Partition
@@ -146,14 +146,14 @@ class Lifted:
         self._factors = [self._factor(argument) for argument in self._arguments]
         self._whole = R(*conditions) if conditions else torch.ones(len(R), dtype=self._factors[0].marginals.dtype)
 
-    def _factor(self, argument: Any) -> _Factor:
+    def _factor(self, argument: Any) -> _MarginalFactor:
         R = self._R
         marginals = R(argument, given=self._conditions or None)
         if self._by == "lift":  # what cannot be divided by is left out
             trusted = _trusted(R, argument, marginals, self._conditions)
             marginals = torch.where(trusted, marginals, torch.zeros_like(marginals))
         blocks = Blocks.of(R.resolve(argument.layer)[1], argument) if _is_partition(argument) else None
-        return _Factor(argument, blocks, marginals.reshape(len(R), -1))
+        return _MarginalFactor(argument, blocks, marginals.reshape(len(R), -1))
 
     def find(self, request: Request) -> Flows:
         """Each sample's best flows."""
@@ -174,7 +174,10 @@ class Lifted:
 
     def _enumerated(self, request: Request) -> Flows:
         R, counts = self._R, [factor.marginals.shape[1] for factor in self._factors]
-        best, joints = [Best(request.k) for _ in range(len(R))], [dict[tuple[int, ...], float]() for _ in range(len(R))]
+        best, joints = (
+            [BestFlows(request.k) for _ in range(len(R))],
+            [dict[tuple[int, ...], float]() for _ in range(len(R))],
+        )
         for rows, question in self._pieces(counts):
             joint = R(*question, *self._conditions).reshape(len(R), -1)
             product = torch.ones_like(joint[:, :1])

@@ -18,7 +18,7 @@ from nrm.capture import Tape, capture_batch, contrast, plain_execution
 from nrm.errors import QuestionError, names_options
 from nrm.measure.asking import ask, side_of
 from nrm.measure.average import Average
-from nrm.measure.check import Check, Moved, check_measure, compare_outputs
+from nrm.measure.check import Check, OutputShift, check_measure, compare_outputs
 from nrm.measure.difference import Difference
 from nrm.measure.inner import Inner, Listener
 from nrm.measure.labels import Names, label_flows, label_walks
@@ -645,7 +645,7 @@ class Measure:
         return measure_rows(inner.network, inner.target, inner.names, inner.light, inner.samples)
 
 
-def _moved(inner: Inner) -> Moved | None:
+def _moved(inner: Inner) -> OutputShift | None:
     """The outputs against those in the model's own precision, where that is not the measure's."""
     own = inner.origin.own_output()
     if own is None:

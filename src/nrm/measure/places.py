@@ -85,7 +85,7 @@ class Places:
         return self._tape.find_steps(layer.name)
 
     def known(self, layer: Layer) -> Layer:
-        """The same layer with what this capture knows of it; of a layer that is many tensors, its steps."""
+        """A layer with what this capture knows of it; of a layer that is many tensors, its steps."""
         if layer.consumer is None and self._is_only_steps(layer.name):
             return replace(layer, facts=f"{len(self._tape.find_steps(layer.name))} steps")
         site, frame = self.resolve(layer)

@@ -13,7 +13,7 @@ from nrm.measure.target import Target
 from nrm.rules import EXACT, NAMES, Composite
 from nrm.steps import Network
 
-Rows = list[tuple[str, str]]
+FactRows = list[tuple[str, str]]
 SHOWN = 4
 """How many samples are shown one by one."""
 SIGN = "relevance is a share of a negative output: positive relevance argues for the negative value"
@@ -26,7 +26,7 @@ def as_text(title: str, rows: Sequence[tuple[str, str]]) -> str:
 
 
 def as_html(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    """The same facts as a table; every text is escaped."""
+    """Facts as a table; every text is escaped."""
     left = "style='text-align:left'"
     cells = "".join(f"<tr><th {left}>{html.escape(n)}</th><td {left}>{html.escape(t)}</td></tr>" for n, t in rows)
     return f"<table><caption>{html.escape(title)}</caption><tbody>{cells}</tbody></table>"
@@ -34,7 +34,7 @@ def as_html(title: str, rows: Sequence[tuple[str, str]]) -> str:
 
 def measure_rows(
     network: Network, target: Target, labels: Mapping[str, Names], check: Check | None, samples: range
-) -> Rows:
+) -> FactRows:
     """The facts of a measure. The options can be copied as arguments."""
     tape = network.tape
     one = len(samples) == 1 and tape.batch > 1
@@ -53,7 +53,7 @@ def measure_rows(
     return rows
 
 
-def _contrast_rows(target: Target, samples: range) -> Rows:
+def _contrast_rows(target: Target, samples: range) -> FactRows:
     """What a contrast is the difference of: the explained output here, and in the reference."""
     if target.runs is None:
         return []

@@ -9,7 +9,7 @@ from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Selec
 from nrm.errors import QuestionError
 from nrm.operators import Centering, Dense, Expand, LinearMap, Masking, Matmul, Permute, Place, Reduce, Reshape, Slice
 
-Line = tuple[int, int]
+TokenLine = tuple[int, int]
 """The axis along which tokens lie, and how many rows of tokens lie on it one after the other."""
 
 
@@ -90,7 +90,7 @@ def _summed(tape: Tape, node: Node) -> list[int]:
     return found
 
 
-def _lines(node: Node, lines: dict[int, Line], count: int) -> list[Line | None]:
+def _lines(node: Node, lines: dict[int, TokenLine], count: int) -> list[TokenLine | None]:
     """Where tokens lie in a tensor by each of the tensors that it reads."""
     op, below = node.op, [lines.get(i) for i in node.inputs]
     if isinstance(op, Combine) and op.kind == "matmul":
@@ -110,7 +110,7 @@ def _lines(node: Node, lines: dict[int, Line], count: int) -> list[Line | None]:
     return [_moved(move, line, count) for move, line in zip(moves, below, strict=True)]
 
 
-def _mapped(map: LinearMap, line: Line | None) -> Line | None:
+def _mapped(map: LinearMap, line: TokenLine | None) -> TokenLine | None:
     """Where tokens lie behind weights: those that mix channels leave them where they are."""
     if line is None or isinstance(map, Centering):
         return line
@@ -123,7 +123,7 @@ def _mapped(map: LinearMap, line: Line | None) -> Line | None:
     return None
 
 
-def _moved(move: LinearMap | None, line: Line | None, count: int) -> Line | None:
+def _moved(move: LinearMap | None, line: TokenLine | None, count: int) -> TokenLine | None:
     """Where tokens lie behind a movement that keeps all of them in their order."""
     if line is None or move is None:
         return line

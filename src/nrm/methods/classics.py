@@ -153,7 +153,7 @@ def additive(
 
 
 def _through(R: Measure, layers: Sequence[Layer | str], nodes: Any) -> list[Set]:
-    """The same positions in several layers."""
+    """Passing through some positions in several layers."""
     return [layer.position(nodes) for layer in _layers(R, layers)]
 
 

@@ -6,12 +6,11 @@ Every step of a relevance measure is built from such maps. A map acts on tensors
 
 from nrm.operators.by_channel import apply_by_channel, transpose_by_channel
 from nrm.operators.convolution import Convolution, FlatConvolution, convolution_in
-from nrm.operators.fields import Field, Rows, field_of, pick, sources
+from nrm.operators.fields import Field, WeightRows, field_of, pick, sources
 from nrm.operators.jacobian import Ends, Jacobian, PerSample
 from nrm.operators.maps import (
     Around as Around,
     Centering,
-    Change as Change,
     Composed,
     Dense,
     Function,
@@ -21,6 +20,7 @@ from nrm.operators.maps import (
     LinearMap,
     Matmul,
     Reduce,
+    WeightChange as WeightChange,
 )
 from nrm.operators.movement import Expand, Gather, Masking, Movement, Permute, Place, Reshape, Scatter, Slice, place_all
 from nrm.operators.tables import channel_table, has_table
@@ -49,9 +49,9 @@ __all__ = [
     "Place",
     "Reduce",
     "Reshape",
-    "Rows",
     "Scatter",
     "Slice",
+    "WeightRows",
     "apply_by_channel",
     "channel_table",
     "convolution_in",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nrm.operators.maps import Change, Composed, LinearMap, along
+from nrm.operators.maps import Composed, LinearMap, WeightChange, along
 
 _convolution = torch.ops.aten.convolution.default
 _backward = torch.ops.aten.convolution_backward.default
@@ -86,7 +86,7 @@ class Convolution(LinearMap):
         energy = FlatConvolution.of(self).apply(x.square())
         return energy.sqrt() * norms.view(-1, *(1,) * (self.weight.ndim - 2))  # Cauchy and Schwarz, window by window
 
-    def reweight(self, change: Change) -> Convolution:
+    def reweight(self, change: WeightChange) -> Convolution:
         return self._with(change(self.weight))
 
     def rows(self, scale: Tensor) -> Tensor | None:
@@ -174,7 +174,7 @@ class FlatConvolution(LinearMap):
     def transpose(self, y: Tensor) -> Tensor:
         return self._spread(self.thin.transpose(self._gather(y, self.thin.outside)), self.inside)
 
-    def reweight(self, change: Change) -> LinearMap:
+    def reweight(self, change: WeightChange) -> LinearMap:
         weight = float(change(torch.ones((), dtype=torch.float64)))
         return FlatConvolution(self.inside, self.outside, self.thin._with(self.thin.weight * weight), self.full)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nrm.errors import RuleError
 from nrm.operators.convolution import Convolution
-from nrm.operators.maps import Centering, Change, Composed, Dense, Function, LinearMap, Matmul, Reduce
+from nrm.operators.maps import Centering, Composed, Dense, Function, LinearMap, Matmul, Reduce, WeightChange
 from nrm.operators.movement import Gather, Masking, Place, Scatter
 
 
@@ -44,7 +44,7 @@ class Field(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows(LinearMap):
+class WeightRows(LinearMap):
     """Some rows of weights in the place of a map, so that a rule can change them; it is never applied."""
 
     inside: torch.Size
@@ -58,11 +58,11 @@ class Rows(LinearMap):
     def transpose(self, y: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def reweight(self, change: Change) -> Rows:
+    def reweight(self, change: WeightChange) -> WeightRows:
         changed = change(self.weight)
         if self.sparse:
             changed = torch.where(self.weight != 0, changed, torch.zeros_like(changed))
-        return Rows(self.inside, self.outside, changed, self.sparse)
+        return WeightRows(self.inside, self.outside, changed, self.sparse)
 
 
 def field_of(map: LinearMap, dtype: torch.dtype) -> Field:
@@ -78,7 +78,7 @@ def field_of(map: LinearMap, dtype: torch.dtype) -> Field:
     if isinstance(map, Centering):
         return _Centred(map)
     if isinstance(map, Composed):
-        return _Moved(map.first, field_of(map.then, dtype))
+        return _MovedMap(map.first, field_of(map.then, dtype))
     if isinstance(map, Function):
         try:
             return _Shared(map.window().T.contiguous(), sparse=True)
@@ -362,7 +362,7 @@ class _Centred(Field):
 
 
 @dataclass(frozen=True, eq=False)
-class _Moved(Field):
+class _MovedMap(Field):
     """A map that reads a moved tensor."""
 
     move: LinearMap

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import RuleError
-from nrm.operators.maps import Change, LinearMap
+from nrm.operators.maps import LinearMap, WeightChange
 
 LARGEST = 2**24
 """A block of which single entries are needed has at most so many."""
@@ -90,7 +90,7 @@ class PerSample(LinearMap):
         rows = torch.einsum("kbj,bij->kbi", self.ends.rows(y, False), self.matrix.to(y.dtype))
         return self.ends.fields(rows, True)
 
-    def reweight(self, change: Change) -> PerSample:
+    def reweight(self, change: WeightChange) -> PerSample:
         changed = torch.where(self.matrix != 0, change(self.matrix), torch.zeros_like(self.matrix))
         return PerSample(self.ends, changed)
 
@@ -145,7 +145,7 @@ class Jacobian(LinearMap):
                 total[k] += 0.0 if gradient is None else gradient
         return total * (self.h - self.baseline) / len(self.places)
 
-    def reweight(self, change: Change) -> PerSample:
+    def reweight(self, change: WeightChange) -> PerSample:
         """Needs the single entries, so that the matrices are formed after all, if they are not too large."""
         _, below, above = self.ends.shape
         self._refuse_large(min(below, above))
@@ -175,7 +175,7 @@ class Jacobian(LinearMap):
             )  # fmt: skip
 
     def entries(self) -> PerSample:
-        """The same map by its matrices."""
+        """The map by its matrices."""
         _, below, above = self.ends.shape
         inner = below < above
         columns = [

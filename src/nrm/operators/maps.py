@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nrm.errors import RuleError
 
-Change = Callable[[Tensor], Tensor]
+WeightChange = Callable[[Tensor], Tensor]
 """A change of weights, entry by entry: the positive part, the square, ones."""
 
 
@@ -36,7 +36,7 @@ class LinearMap(ABC):
         """``V^T y`` for every element of the stack."""
 
     @abstractmethod
-    def reweight(self, change: Change) -> LinearMap:
+    def reweight(self, change: WeightChange) -> LinearMap:
         """The map with every weight ``w`` replaced by ``change(w)``."""
 
     def bound(self, x: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Identity(LinearMap):
     def transpose(self, y: Tensor) -> Tensor:
         return self.apply(y)
 
-    def reweight(self, change: Change) -> Identity:
+    def reweight(self, change: WeightChange) -> Identity:
         return Identity(self.inside, float(change(torch.tensor(self.weight, dtype=torch.float64))))
 
 
@@ -112,7 +112,7 @@ class Dense(LinearMap):
         rows: Tensor = torch.linalg.vector_norm(self.weight, dim=1)
         return lengths * rows  # Cauchy and Schwarz
 
-    def reweight(self, change: Change) -> Dense:
+    def reweight(self, change: WeightChange) -> Dense:
         return Dense(self.inside, change(self.weight))
 
     def rows(self, scale: Tensor) -> Tensor | None:
@@ -146,7 +146,7 @@ class Matmul(LinearMap):
         full = torch.matmul(c, y) if self.left else torch.matmul(y, c)
         return full.sum_to_size(self._aligned_shape(y.shape[0], self.inside)).reshape(y.shape[0], *self.inside)
 
-    def reweight(self, change: Change) -> Matmul:
+    def reweight(self, change: WeightChange) -> Matmul:
         return Matmul(self.inside, change(self.constant), self.left)
 
     def _aligned_shape(self, stack: int, shape: torch.Size) -> tuple[int, ...]:
@@ -182,7 +182,7 @@ class Grouped(LinearMap):
     def transpose(self, y: Tensor) -> Tensor:
         return self._by_group(y, self.constant.mT, self.inside)
 
-    def reweight(self, change: Change) -> Grouped:
+    def reweight(self, change: WeightChange) -> Grouped:
         return Grouped(self.inside, change(self.constant), self.ends)
 
     def _by_group(self, x: Tensor, matrices: Tensor, shape: torch.Size) -> Tensor:
@@ -210,7 +210,7 @@ class Reduce(LinearMap):
         kept = [1 if d in self.dims else n for d, n in enumerate(self.inside)]
         return (y * self.weight).reshape(y.shape[0], *kept).expand(y.shape[0], *self.inside)
 
-    def reweight(self, change: Change) -> Reduce:
+    def reweight(self, change: WeightChange) -> Reduce:
         weight = float(change(torch.tensor(self.weight, dtype=torch.float64)))
         return Reduce(self.inside, self.outside, self.dims, weight)
 
@@ -252,7 +252,7 @@ class Centering(LinearMap):
     def transpose(self, y: Tensor) -> Tensor:
         return (self.diagonal - self.other) * y + self._group_sum(self.other * y)
 
-    def reweight(self, change: Change) -> Centering:
+    def reweight(self, change: WeightChange) -> Centering:
         return Centering(self.inside, self.view, self.dims, change(self.diagonal), change(self.other))
 
     def _group_sum(self, x: Tensor) -> Tensor:
@@ -279,9 +279,9 @@ class GroupSum(LinearMap):
     def transpose(self, y: Tensor) -> Tensor:
         return self.apply(y)
 
-    def reweight(self, change: Change) -> LinearMap:
+    def reweight(self, change: WeightChange) -> LinearMap:
         weight = float(change(torch.ones((), dtype=torch.float64)))
-        return self if weight == 1 else _Scaled(self, weight)
+        return self if weight == 1 else _NumberTimes(self, weight)
 
     @property
     def nonnegative(self) -> bool:
@@ -317,12 +317,12 @@ class Function(LinearMap):
             return self._gradient(shape, y.flatten(0, 1)).reshape(y.shape[0], *self.inside)
         return torch.stack([self._gradient(tuple(self.inside), one) for one in y])
 
-    def reweight(self, change: Change) -> LinearMap:
+    def reweight(self, change: WeightChange) -> LinearMap:
         probe = torch.tensor([0.5, 1.0] if self.positive else [-1.0, 0.5, 1.0], dtype=torch.float64)
         changed = change(probe)
         factor = float(changed[-1])
         if torch.equal(changed, factor * probe):  # the same change for all weights
-            return self if factor == 1 else _Scaled(self, factor)
+            return self if factor == 1 else _NumberTimes(self, factor)
         return _Window(self.inside, self.outside, self.space, self.window()).reweight(change)
 
     def window(self) -> Tensor:
@@ -364,7 +364,7 @@ class Around(LinearMap):
 
 
 @dataclass(frozen=True, eq=False)
-class _Scaled(Around):
+class _NumberTimes(Around):
     """A map times a number; the negative part of non-negative weights is 0 times the map."""
 
     factor: float
@@ -375,7 +375,7 @@ class _Scaled(Around):
     def transpose(self, y: Tensor) -> Tensor:
         return self.map.transpose(y) * self.factor if self.factor else y.new_zeros(y.shape[0], *self.inside)
 
-    def reweight(self, change: Change) -> LinearMap:
+    def reweight(self, change: WeightChange) -> LinearMap:
         return self.map.reweight(lambda w: change(w * self.factor))
 
 
@@ -394,7 +394,7 @@ class _Window(LinearMap):
     def transpose(self, y: Tensor) -> Tensor:
         return (y.flatten(-self.space) @ self.matrix.to(y).T).reshape(y.shape[0], *self.inside)
 
-    def reweight(self, change: Change) -> LinearMap:
+    def reweight(self, change: WeightChange) -> LinearMap:
         changed = torch.where(self.matrix != 0, change(self.matrix), torch.zeros_like(self.matrix))
         return _Window(self.inside, self.outside, self.space, changed)
 
@@ -423,7 +423,7 @@ class Composed(LinearMap):
     def transpose(self, y: Tensor) -> Tensor:
         return self.first.transpose(self.then.transpose(y))
 
-    def reweight(self, change: Change) -> LinearMap:
+    def reweight(self, change: WeightChange) -> LinearMap:
         return Composed(self.first, self.then.reweight(change))
 
     def support(self) -> LinearMap:

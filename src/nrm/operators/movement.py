@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nrm.operators.maps import Change, LinearMap
+from nrm.operators.maps import LinearMap, WeightChange
 
 
 class Movement(LinearMap):
     """A map in which every output entry is a copy of one input entry (or of none)."""
 
-    def reweight(self, change: Change) -> LinearMap:
+    def reweight(self, change: WeightChange) -> LinearMap:
         return self
 
     @property
@@ -26,7 +26,7 @@ class Movement(LinearMap):
 
 @dataclass(frozen=True, eq=False)
 class Reshape(Movement):
-    """The same entries in the same order, seen with another shape."""
+    """All entries in their order, seen with another shape."""
 
     inside: torch.Size
     outside: torch.Size
@@ -214,7 +214,7 @@ class Scatter(LinearMap):
         copied = self._copies.apply(y)
         return copied if self.weight == 1.0 else copied * self.weight
 
-    def reweight(self, change: Change) -> Scatter:
+    def reweight(self, change: WeightChange) -> Scatter:
         weight = float(change(torch.tensor(self.weight, dtype=torch.float64)))
         return Scatter(self.inside, self.outside, self.index, weight)
 

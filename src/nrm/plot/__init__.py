@@ -22,9 +22,9 @@ figure is yours, too: ``ax.figure.savefig(...)``.
 from nrm.plot.agreement import sc_curves, scatter
 from nrm.plot.colors import ABOVE as ABOVE, BELOW as BELOW, diverging
 from nrm.plot.columns import (
-    Choice as Choice,
-    Column as Column,
-    Flows as Flows,
+    FlowColumn as FlowColumn,
+    FlowPicture as FlowPicture,
+    NodeChoice as NodeChoice,
     choose_nodes as choose_nodes,
     count_blocks as count_blocks,
     join_columns as join_columns,

@@ -21,7 +21,7 @@ SWEEPS = 8
 """How often the nodes are put in the order of their neighbours; a few are enough."""
 
 
-class Node(NamedTuple):
+class FlowNode(NamedTuple):
     """A block, the rest of a column, or what passes elsewhere: its relevance, and its share of the column's height."""
 
     kind: str
@@ -31,14 +31,14 @@ class Node(NamedTuple):
     height: float
 
 
-class Column(NamedTuple):
+class FlowColumn(NamedTuple):
     """The nodes of a partition from top to bottom; ``absolute`` is the relevance that its height stands for."""
 
     name: str
     what: str
     mass: float
     absolute: float
-    nodes: tuple[Node, ...]
+    nodes: tuple[FlowNode, ...]
 
 
 class Ribbon(NamedTuple):
@@ -51,21 +51,21 @@ class Ribbon(NamedTuple):
     widths: tuple[float, float]
 
 
-class Flows(NamedTuple):
+class FlowPicture(NamedTuple):
     """Everything that is drawn."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[FlowColumn, ...]
     ribbons: tuple[Ribbon, ...]
 
 
-class Choice(NamedTuple):
+class NodeChoice(NamedTuple):
     """Which blocks of a column become nodes of their own."""
 
     nodes: int
     coverage: float | None
 
 
-def read_choice(nodes: Any, coverage: Any) -> Choice:
+def read_choice(nodes: Any, coverage: Any) -> NodeChoice:
     """Check how many nodes are wanted."""
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
         raise QuestionError("not a number of nodes", got=f"nodes={nodes!r}", expected="an integer from 1")
@@ -73,12 +73,16 @@ def read_choice(nodes: Any, coverage: Any) -> Choice:
         raise QuestionError(
             "coverage is out of range", got=f"coverage={coverage!r}", expected="a share above 0, up to 1, or None"
         )
-    return Choice(nodes, coverage)
+    return NodeChoice(nodes, coverage)
 
 
 def read_flows(
-    R: Measure, partitions: Sequence[Any], choice: Choice, names: Sequence[Any] | None, columns: Sequence[str] | None
-) -> Flows:
+    R: Measure,
+    partitions: Sequence[Any],
+    choice: NodeChoice,
+    names: Sequence[Any] | None,
+    columns: Sequence[str] | None,
+) -> FlowPicture:
     """Ask a measure of one sample for its tables, and turn them into columns from input to output."""
     asked = read_partitions(partitions)
     if len(partitions) < 2:
@@ -151,8 +155,8 @@ def make_flows(
     tables: list[Array],
     texts: list[list[str]],
     heads: list[tuple[str, str]],
-    choice: Choice,
-) -> Flows:
+    choice: NodeChoice,
+) -> FlowPicture:
     """Columns and ribbons from the relevance of blocks, and pair tables with a last row and column for elsewhere."""
     columns, members = [], []
     for share, text, head in zip(shares, texts, heads, strict=True):
@@ -166,12 +170,12 @@ def make_flows(
     return _joined(columns, signed)
 
 
-def join_columns(columns: Sequence[Column], tables: Sequence[Array]) -> Flows:
+def join_columns(columns: Sequence[FlowColumn], tables: Sequence[Array]) -> FlowPicture:
     """Columns of nodes and the joint relevances of the nodes of neighbours, with ribbons; nodes cross little."""
     return _joined(list(columns), [[table.clip(min=0), (-table).clip(min=0)] for table in tables])
 
 
-def _joined(columns: list[Column], signed: list[list[Array]]) -> Flows:
+def _joined(columns: list[FlowColumn], signed: list[list[Array]]) -> FlowPicture:
     """Columns with ribbons, from what nodes of neighbouring columns share for the output and against it."""
     orders = untangle([a + b for a, b in signed], [sum(n.kind == "block" for n in c.nodes) for c in columns])
     columns = [c._replace(nodes=tuple(c.nodes[i] for i in o)) for c, o in zip(columns, orders, strict=True)]
@@ -179,10 +183,10 @@ def _joined(columns: list[Column], signed: list[list[Array]]) -> Flows:
     for i, parts in enumerate(signed):
         above, below = (part[np.ix_(orders[i], orders[i + 1])] for part in parts)
         ribbons += _ribbons(i, above, below, columns[i].nodes, columns[i + 1].nodes)
-    return Flows(tuple(columns), tuple(ribbons))
+    return FlowPicture(tuple(columns), tuple(ribbons))
 
 
-def choose_nodes(share: Array, text: list[str], head: tuple[str, str], choice: Choice) -> tuple[Column, Array]:
+def choose_nodes(share: Array, text: list[str], head: tuple[str, str], choice: NodeChoice) -> tuple[FlowColumn, Array]:
     """A column, its strongest blocks first, and which node every block belongs to, elsewhere last."""
     size, elsewhere = np.abs(share), 1 - float(share.sum())
     total = float(size.sum()) + (abs(elsewhere) if abs(elsewhere) >= NOTED_REST else 0.0)
@@ -192,20 +196,22 @@ def choose_nodes(share: Array, text: list[str], head: tuple[str, str], choice: C
         covered = np.cumsum(size[strongest])
         strongest = strongest[: int(np.searchsorted(covered, choice.coverage * size.sum() - 1e-9)) + 1]
     rest = np.setdiff1d(np.arange(len(share)), strongest)
-    nodes = [Node("block", int(i), text[i], float(share[i]), float(size[i]) / total) for i in strongest]
+    nodes = [FlowNode("block", int(i), text[i], float(share[i]), float(size[i]) / total) for i in strongest]
     if size[rest].sum() >= NOTED_REST * total or not len(strongest):  # a layer is shown if only as a rest of nothing
         hidden = float(size[rest].sum()) / total
-        nodes.append(Node("rest", None, f"rest ({len(rest)})", float(share[rest].sum()), hidden))
+        nodes.append(FlowNode("rest", None, f"rest ({len(rest)})", float(share[rest].sum()), hidden))
     if abs(elsewhere) >= NOTED_REST:
-        nodes.append(Node("elsewhere", None, "elsewhere", elsewhere, abs(elsewhere) / total))
+        nodes.append(FlowNode("elsewhere", None, "elsewhere", elsewhere, abs(elsewhere) / total))
     member = np.zeros((len(share) + 1, len(nodes)))
     groups = {"rest": rest, "elsewhere": np.array([len(share)])}
     for i, node in enumerate(nodes):
         member[groups[node.kind] if node.block is None else node.block, i] = 1
-    return Column(*head, float(share.sum()), total, tuple(nodes)), member
+    return FlowColumn(*head, float(share.sum()), total, tuple(nodes)), member
 
 
-def _ribbons(column: int, above: Array, below: Array, low: Sequence[Node], high: Sequence[Node]) -> list[Ribbon]:
+def _ribbons(
+    column: int, above: Array, below: Array, low: Sequence[FlowNode], high: Sequence[FlowNode]
+) -> list[Ribbon]:
     """Every ribbon takes its share of both its nodes' heights, in proportion to absolute relevance."""
     both = above + below
     out, into = both.sum(1), both.sum(0)

@@ -13,7 +13,7 @@ from nrm.extras import extra
 from nrm.measure import Measure
 from nrm.numbers import percent, short, with_minus
 from nrm.plot.colors import ABOVE, BELOW, diverging
-from nrm.plot.columns import Column, Flows, Node, Ribbon, needed, read_choice, read_flows, stack
+from nrm.plot.columns import FlowColumn, FlowNode, FlowPicture, Ribbon, needed, read_choice, read_flows, stack
 from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, note_sign
 from nrm.plot.saving import new_axes
 from nrm.questions import Layer, Partition
@@ -111,7 +111,7 @@ def flows(
 
 
 def draw_flows(
-    R: Measure, read: Flows, ax: Axes | None = None, title: str | None = None, labels: tuple[str, str] = ENDS
+    R: Measure, read: FlowPicture, ax: Axes | None = None, title: str | None = None, labels: tuple[str, str] = ENDS
 ) -> Axes:
     """Draw columns and ribbons of one sample's measure that were read before; nothing is asked again."""
     page = _new_page(read) if ax is None else _page_of(ax, read)
@@ -165,7 +165,7 @@ class Page(NamedTuple):
         return sum(self.boxes[:column]) + column * self.span
 
 
-def _widths(read: Flows) -> list[float]:
+def _widths(read: FlowPicture) -> list[float]:
     """The width of the boxes of every column: its longest name and number, or what stands above it."""
     found = []
     for column in read.columns:
@@ -189,15 +189,15 @@ def _tail(name: str) -> str:
     return name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
 
 
-def _facts(column: Column) -> str:
+def _facts(column: FlowColumn) -> str:
     return column.what + (f" · Σ|R| {percent(column.absolute)}" if column.absolute > 1.005 else "")
 
 
-def _room(read: Flows, body: float) -> float:
+def _room(read: FlowPicture, body: float) -> float:
     return max(needed([n.height for n in c.nodes], body, LINE, GAP) for c in read.columns)
 
 
-def _new_page(read: Flows) -> Page:
+def _new_page(read: FlowPicture) -> Page:
     boxes, room = _widths(read), _room(read, BODY)
     wide, high = sum(boxes) + SPAN * (len(boxes) - 1) + 2 * SIDE, room + HEAD + FOOT
     ax = new_axes("nrm.plot.flows", (wide, high))
@@ -205,8 +205,8 @@ def _new_page(read: Flows) -> Page:
     return Page(ax, boxes, SPAN, BODY, room)
 
 
-def _page_of(ax: Axes, read: Flows) -> Page:
-    """The same on the user's axes: texts keep their size, ribbons and heights take what is left."""
+def _page_of(ax: Axes, read: FlowPicture) -> Page:
+    """The page on the user's axes: texts keep their size, ribbons and heights take what is left."""
     wide, high = ax.bbox.width / ax.figure.dpi, ax.bbox.height / ax.figure.dpi
     boxes = _widths(read)
     span = max(0.3, (wide - sum(boxes)) / max(1, len(boxes) - 1))
@@ -220,7 +220,7 @@ def _page_of(ax: Axes, read: Flows) -> Page:
 # ---- drawing ---------------------------------------------------------------------------------------------------------
 
 
-def _draw(page: Page, read: Flows, labels: tuple[str, str], notes: list[str]) -> None:
+def _draw(page: Page, read: FlowPicture, labels: tuple[str, str], notes: list[str]) -> None:
     ax = page.ax
     ax.set_xlim(0, page.left(len(page.boxes)) - page.span)
     ax.set_ylim(page.room, 0)
@@ -236,13 +236,15 @@ def _draw(page: Page, read: Flows, labels: tuple[str, str], notes: list[str]) ->
     _draw_foot(ax, read, labels, notes)
 
 
-def _is_plain(ribbon: Ribbon, read: Flows) -> bool:
+def _is_plain(ribbon: Ribbon, read: FlowPicture) -> bool:
     """Whether both ends are blocks."""
     ends = read.columns[ribbon.column].nodes[ribbon.source], read.columns[ribbon.column + 1].nodes[ribbon.target]
     return all(node.kind == "block" for node in ends)
 
 
-def _ends(page: Page, read: Flows, tops: list[list[float]]) -> list[tuple[Ribbon, tuple[float, float, float, float]]]:
+def _ends(
+    page: Page, read: FlowPicture, tops: list[list[float]]
+) -> list[tuple[Ribbon, tuple[float, float, float, float]]]:
     """For every ribbon its upper ends at the left and at the right, and its widths there."""
     out = [list(places) for places in tops]
     into = [list(places) for places in tops]
@@ -259,7 +261,7 @@ def _ends(page: Page, read: Flows, tops: list[list[float]]) -> list[tuple[Ribbon
 
 
 def _draw_ribbon(
-    page: Page, ribbon: Ribbon, ends: tuple[float, float, float, float], read: Flows, strongest: float
+    page: Page, ribbon: Ribbon, ends: tuple[float, float, float, float], read: FlowPicture, strongest: float
 ) -> None:
     with extra("viz", "nrm.plot.flows"):
         from matplotlib.patches import PathPatch
@@ -280,11 +282,11 @@ def _draw_ribbon(
     page.ax.add_patch(patch)
 
 
-def _key(node: Node) -> str:
+def _key(node: FlowNode) -> str:
     return node.kind if node.block is None else str(node.block)
 
 
-def _draw_node(page: Page, column: int, node: Node, top: float) -> None:
+def _draw_node(page: Page, column: int, node: FlowNode, top: float) -> None:
     with extra("viz", "nrm.plot.flows"):
         from matplotlib.patches import Rectangle
     x, width, height = page.left(column), page.boxes[column], page.body * node.height
@@ -299,14 +301,14 @@ def _draw_node(page: Page, column: int, node: Node, top: float) -> None:
     page.ax.text(x + width - PAD, y, with_minus(percent(node.share)), ha="right", **style)
 
 
-def _draw_head(page: Page, i: int, column: Column) -> None:
+def _draw_head(page: Page, i: int, column: FlowColumn) -> None:
     x = page.left(i) + page.boxes[i] / 2
     style: dict[str, Any] = {"ha": "center", "va": "bottom", "color": INK, "parse_math": False, "clip_on": False}
     page.ax.text(x, -0.23, _tail(column.name), fontsize=TEXT_POINTS + 1, fontweight="bold", **style)
     page.ax.text(x, -0.08, _facts(column), fontsize=NOTE_POINTS - 0.5, **style)
 
 
-def _draw_foot(ax: Axes, read: Flows, labels: tuple[str, str], notes: list[str]) -> None:
+def _draw_foot(ax: Axes, read: FlowPicture, labels: tuple[str, str], notes: list[str]) -> None:
     with extra("viz", "nrm.plot.flows"):
         from matplotlib.patches import Patch
     low, high = labels

@@ -194,7 +194,7 @@ def _draw_edges(ax: Axes, drawing: Drawing, circles: Sequence[Circle]) -> None:
 
 
 def _draw_arrows(ax: Axes, pairs: npt.NDArray[np.int64], shares: Array, circles: Sequence[Circle]) -> None:
-    """The same as arrows from rim to rim; two in opposite directions are bent apart."""
+    """Edges as arrows from rim to rim; two in opposite directions are bent apart."""
     from matplotlib.patches import FancyArrowPatch
 
     known = {(a, b) for a, b in pairs.tolist()}

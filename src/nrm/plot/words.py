@@ -27,7 +27,7 @@ SPACE, LINE = "\N{OPEN BOX}", "\N{RETURN SYMBOL}"
 """Stand for tokens that are nothing but a space or a line break."""
 
 
-class Piece(NamedTuple):
+class ReadToken(NamedTuple):
     """A token as it is read: its text, whether a space goes before it and a line ends behind it."""
 
     text: str
@@ -83,7 +83,7 @@ def text(
     return Text(tuple(read_pieces(tokens)), values, limit, title, labels, tuple(notes))
 
 
-def read_pieces(tokens: Sequence[str]) -> list[Piece]:
+def read_pieces(tokens: Sequence[str]) -> list[ReadToken]:
     """What the marks of tokenizers mean.
 
     >>> "".join(" " * p.space + p.text for p in read_pieces(["play", "##ing", "well"]))
@@ -104,7 +104,7 @@ def read_pieces(tokens: Sequence[str]) -> list[Piece]:
             body = body.removeprefix("##") or body
         ends, bare = body.endswith("\n"), body.strip(" \n\t")
         shown = bare or (LINE if "\n" in body else SPACE if body else "")
-        pieces.append(Piece(shown, bool(space and i), ends))
+        pieces.append(ReadToken(shown, bool(space and i), ends))
     return pieces
 
 
@@ -112,7 +112,7 @@ def read_pieces(tokens: Sequence[str]) -> list[Piece]:
 class Text:
     """Tokens with their relevance. Notebooks show it; ``limit`` is the relevance that has the full colour."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ReadToken, ...]
     relevance: Array
     limit: float
     title: str | None = None
@@ -144,7 +144,7 @@ class Text:
             parts.append(" " * piece.space + f"{piece.text}({number})" + "\n" * piece.ends)
         return "".join(parts)
 
-    def _span(self, piece: Piece, r: float) -> str:
+    def _span(self, piece: ReadToken, r: float) -> str:
         level = r / self.limit
         style = f"background:{color_at(level)};color:{_ink(level)};border-radius:.2em;padding:.15em .1em"
         about = html.escape(f"{piece.text}: {with_minus(percent(r))}", quote=True)
@@ -222,9 +222,9 @@ def _ink(level: float) -> str:
     return "#ffffff" if abs(level) > 0.6 else INK
 
 
-def _lines(pieces: Sequence[Piece], columns: int) -> list[tuple[int, int, Piece]]:
+def _lines(pieces: Sequence[ReadToken], columns: int) -> list[tuple[int, int, ReadToken]]:
     """Row and column of every piece; a word moves to the next line as a whole, unless a line is too short for it."""
-    placed: list[tuple[int, int, Piece]] = []
+    placed: list[tuple[int, int, ReadToken]] = []
     y = x = 0
     for i, piece in enumerate(pieces):
         word = len(piece.text)

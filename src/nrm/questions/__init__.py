@@ -2,9 +2,9 @@
 
 from nrm.questions.answer import (
     Answerer as Answerer,
-    Chain as Chain,
+    BlockNumbers as BlockNumbers,
+    PlainRoute as PlainRoute,
     Progress as Progress,
-    Rows as Rows,
     ordered as ordered,
 )
 from nrm.questions.formula import ATOMS as ATOMS, Formula, visits
@@ -59,8 +59,8 @@ from nrm.questions.sweep import (
     pull_to as pull_to,
     sweep as sweep,
 )
-from nrm.questions.track import Labels as Labels, Track as Track
-from nrm.questions.tracked import Tracked as Tracked
+from nrm.questions.track import AnswerNumbers as AnswerNumbers, Track as Track
+from nrm.questions.tracked import TrackedRoute as TrackedRoute
 from nrm.questions.values import (
     EDGES as EDGES,
     SKIP as SKIP,

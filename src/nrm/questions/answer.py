@@ -21,7 +21,7 @@ from nrm.questions.sweep import Base, Site, arrivals_at, pull_each, pull_to
 from nrm.questions.values import Set
 from nrm.steps import Arrivals, Network, total_of
 
-Rows = tuple[list[int], ...]
+BlockNumbers = tuple[list[int], ...]
 """Some blocks of every one of several stops, by number."""
 Progress = Callable[[Iterator[Any], int | None], Iterator[Any]]
 """Shows how far an iteration is; None if nobody knows how long it will be."""
@@ -67,7 +67,7 @@ class Answerer:
 
     def chunks(
         self, meeting: Meeting, live: Sequence[list[int]], absolute: bool = False
-    ) -> Iterator[tuple[Rows, Tensor | None]]:
+    ) -> Iterator[tuple[BlockNumbers, Tensor | None]]:
         """The table chunk by chunk: the blocks of the outer stops, and ``(stack, batch, *axes of the meeting)``.
 
         ``live`` are the blocks of every outer stop that are carried; a chunk that is None is 0 everywhere.
@@ -81,8 +81,8 @@ class Answerer:
         self._messages.trim()
 
     def _pairs(
-        self, meeting: Meeting, ups: list[Rows], downs: list[Rows]
-    ) -> Iterator[tuple[Rows, Rows, Pushed | None]]:
+        self, meeting: Meeting, ups: list[BlockNumbers], downs: list[BlockNumbers]
+    ) -> Iterator[tuple[BlockNumbers, BlockNumbers, Pushed | None]]:
         for down in downs:
             lower = self._push(meeting.below, down)
             for up in ups:
@@ -92,7 +92,7 @@ class Answerer:
         """The blocks of a stop at which any density may arrive from ``top``."""
         return live_blocks(self.network, self._base, stop, top)
 
-    def _part(self, meeting: Meeting, up: Rows, lower: Pushed | None, absolute: bool) -> Tensor | None:
+    def _part(self, meeting: Meeting, up: BlockNumbers, lower: Pushed | None, absolute: bool) -> Tensor | None:
         """The table for one chunk of outer blocks, ``(stack, batch, *axes of the meeting)``; None is 0."""
         hub = meeting.hubs[0]
         arrivals = self._arrive(meeting.above, hub, up)
@@ -156,7 +156,7 @@ class Answerer:
             below.insert(0, self._pushed(stop, stop.mask(), below[0], network=network))
         return below
 
-    def _arrive(self, above: Sequence[Stop], goal: Stop, up: Rows) -> Arrivals | None:
+    def _arrive(self, above: Sequence[Stop], goal: Stop, up: BlockNumbers) -> Arrivals | None:
         sites = [s.site for s in above] + [goal.site]
         arrivals = arrivals_at(self.network, self._base, sites[0])
         fixed = next((n for n, stop in enumerate(above) if stop.blocks), len(above))
@@ -184,7 +184,7 @@ class Answerer:
             arrivals = pull_to(self.network, sites[k], arrivals, sites[k + 1])
         return arrivals
 
-    def _push(self, below: Sequence[Stop], down: Rows) -> Pushed | None:
+    def _push(self, below: Sequence[Stop], down: BlockNumbers) -> Pushed | None:
         fixed = next((n for n, stop in enumerate(reversed(below)) if stop.blocks), len(below))
         lowest = below[len(below) - fixed :]
         lower: Pushed | None = None
@@ -213,7 +213,7 @@ class Answerer:
         return Pushed(network or self.network, stop.site, wide, lower, channels)
 
 
-class Chain:
+class PlainRoute:
     """A question about sets and partitions, each of one tensor, on one network: its stops from the output down."""
 
     def __init__(self, network: Network, stops: Sequence[Stop]) -> None:
@@ -235,7 +235,7 @@ def _key(stops: Sequence[Stop]) -> tuple[tuple[Site, tuple[Set, ...]], ...]:
     return tuple((stop.site, tuple(stop.sets)) for stop in stops)
 
 
-def grid(rows: Rows, device: torch.device) -> tuple[Any, ...]:
+def grid(rows: BlockNumbers, device: torch.device) -> tuple[Any, ...]:
     """The index of all combinations of these rows."""
     if all(r == list(range(r[0], r[0] + len(r))) for r in rows):
         return tuple(slice(r[0], r[0] + len(r)) for r in rows) or (...,)
@@ -247,7 +247,7 @@ def _mask(stop: Stop, rows: Sequence[int]) -> Tensor | None:
     return stop.block_masks(rows) if stop.blocks else stop.mask()
 
 
-def blocks_in_chunks(rows: Sequence[list[int]], fits: int) -> Iterator[Rows]:
+def blocks_in_chunks(rows: Sequence[list[int]], fits: int) -> Iterator[BlockNumbers]:
     """The blocks of several stops in chunks of so many combinations."""
     lengths: list[int] = []
     for live in reversed(rows):

@@ -13,7 +13,7 @@ from nrm.questions.sweep import Site, between, sweep
 from nrm.questions.track import Move, State, Track
 from nrm.steps import Arrivals
 
-Rows = list[State]
+StateRows = list[State]
 
 
 class Size(NamedTuple):
@@ -23,7 +23,7 @@ class Size(NamedTuple):
     entries: int
 
 
-class Step(NamedTuple):
+class RowStep(NamedTuple):
     """Rows of a stack that become other rows, times a mask ``(1, *shape)``; None is everything."""
 
     mask: Tensor | None
@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class StateTurn:
     """What a site does to messages: from rows of the stack to rows of the next one, neuron by neuron.
 
     ``settled`` messages end here; their rows go to the answers with these numbers.
@@ -40,19 +40,19 @@ class Turn:
 
     before: int
     after: int
-    moves: tuple[Step, ...]
-    settled: tuple[Step, ...]
+    moves: tuple[RowStep, ...]
+    settled: tuple[RowStep, ...]
 
     @classmethod
-    def of(cls, moves: Sequence[Move], before: Rows, after: Rows) -> Turn:
+    def of(cls, moves: Sequence[Move], before: StateRows, after: StateRows) -> StateTurn:
         """The moves between numbered rows."""
         sources = {state: n for n, state in enumerate(before)}
         targets = {state: n for n, state in enumerate(after)}
         return cls(
             len(before), len(after),
-            tuple(Step(m.mask, [sources[s] for s, _ in m.pairs], [targets[t] for _, t in m.pairs])
+            tuple(RowStep(m.mask, [sources[s] for s, _ in m.pairs], [targets[t] for _, t in m.pairs])
                   for m in moves if m.pairs),
-            tuple(Step(m.mask, [sources[s] for s, _ in m.settled], [n for _, n in m.settled])
+            tuple(RowStep(m.mask, [sources[s] for s, _ in m.settled], [n for _, n in m.settled])
                   for m in moves if m.settled),
         )  # fmt: skip
 
@@ -94,17 +94,19 @@ class Course:
     at the goal.
     """
 
-    def __init__(self, track: Track, start: Site, states: Rows, goal: Site | None = None, settle: bool = False) -> None:
+    def __init__(
+        self, track: Track, start: Site, states: StateRows, goal: Site | None = None, settle: bool = False
+    ) -> None:
         self.track = track
         self.start = start
         self.goal = goal
         self._last = -1 if goal is None else goal.node if goal.consumer is None else goal.consumer
-        self.end: Rows = []
-        self.inner: dict[int, Rows] = {}
+        self.end: StateRows = []
+        self.inner: dict[int, StateRows] = {}
         self._states = states
         self._settle = settle
         self._moves: dict[Site, list[Move]] = {}
-        self._turns: dict[Site, Turn] = {}
+        self._turns: dict[Site, StateTurn] = {}
         arriving: dict[int, dict[State, None]] = {}
         if start.port or start.consumer is not None:
             passed = self._passed(start, states)
@@ -112,7 +114,7 @@ class Course:
         else:
             arriving[start.node] = dict.fromkeys(states)
         self._find(arriving)
-        self.rows: dict[int, Rows] = {i: list(found) for i, found in arriving.items() if found}
+        self.rows: dict[int, StateRows] = {i: list(found) for i, found in arriving.items() if found}
 
     def _find(self, arriving: dict[int, dict[State, None]]) -> None:
         goal, last = self.goal, self._last
@@ -134,12 +136,12 @@ class Course:
                 if route is None or j in route:
                     arriving.setdefault(j, {}).update(self._passed(Site(j, i), inner))
 
-    def _passed(self, site: Site, states: Rows) -> dict[State, None]:
+    def _passed(self, site: Site, states: StateRows) -> dict[State, None]:
         """The states behind a site."""
         moves = self._moves[site] = self.track.turns(site, states, self._settle)
         return dict.fromkeys(target for move in moves for _, target in move.pairs)
 
-    def turn(self, site: Site) -> Turn:
+    def turn(self, site: Site) -> StateTurn:
         """What happens at a site of this course."""
         if site not in self._turns:
             if site == self.start and (site.port or site.consumer is not None):
@@ -152,7 +154,7 @@ class Course:
                 after = list(dict.fromkeys(target for move in self._moves[site] for _, target in move.pairs))
             else:
                 after = self.inner[site.node] if site.consumer is None else self.rows.get(site.node, [])
-            self._turns[site] = Turn.of(self._moves[site], before, after)
+            self._turns[site] = StateTurn.of(self._moves[site], before, after)
         return self._turns[site]
 
     def passes(self, site: Site) -> bool:
@@ -167,7 +169,7 @@ class Course:
         entries = [count * values[i].value.numel() for i, count in counts.items()]
         return Size(max(counts.values(), default=0), max(entries, default=0))
 
-    def carry(self, arrivals: Arrivals, settled: Callable[[Site, Turn, Arrivals], None]) -> Arrivals | None:
+    def carry(self, arrivals: Arrivals, settled: Callable[[Site, StateTurn, Arrivals], None]) -> Arrivals | None:
         """Carries what is at the start (in front of it) down to the goal; what is settled on the way is handed over."""
         end = Arrivals()
 

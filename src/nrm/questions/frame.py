@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.questions.reading import Fixed, Span
+from nrm.questions.reading import Fixed, IndexSpan
 from nrm.questions.values import Partition, Set
 
 
@@ -95,7 +95,7 @@ class Frame:
 
     def _indexed(self, items: tuple[Any, ...]) -> Tensor:
         mask = torch.zeros(self.layer_shape, dtype=torch.bool, device=self.device)
-        index = tuple(i.slice if isinstance(i, Span) else i.tensor.to(self.device) if isinstance(i, Fixed) else i
+        index = tuple(i.slice if isinstance(i, IndexSpan) else i.tensor.to(self.device) if isinstance(i, Fixed) else i
                       for i in items)  # fmt: skip
         try:
             mask[index] = True
@@ -417,7 +417,7 @@ def pick(numbers: Tensor, choice: tuple[Any, ...], text: str, signed: bool) -> T
     items = list(choice[1:])
     if Ellipsis in items:
         where = items.index(Ellipsis)
-        items[where : where + 1] = [Span(None, None, None)] * (numbers.ndim - len(items) + 1)
+        items[where : where + 1] = [IndexSpan(None, None, None)] * (numbers.ndim - len(items) + 1)
     if len(items) > numbers.ndim:
         raise QuestionError(f"{text}: too many indices", got=str(len(items)), expected=f"at most {numbers.ndim}")
     axis = 0
@@ -426,7 +426,7 @@ def pick(numbers: Tensor, choice: tuple[Any, ...], text: str, signed: bool) -> T
         if isinstance(item, int):
             numbers = numbers.select(axis, _number(item, (n,), text, signed))
             continue
-        rows = range(n)[item.slice] if isinstance(item, Span) else _listed(item.tensor)
+        rows = range(n)[item.slice] if isinstance(item, IndexSpan) else _listed(item.tensor)
         at = [_number(i, (n,), text, signed) for i in rows]
         numbers = numbers.index_select(axis, torch.tensor(at, dtype=torch.long))
         axis += 1

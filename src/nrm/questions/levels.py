@@ -62,7 +62,7 @@ def additive_weights(network: Network, chosen: Mapping[Site, Tensor]) -> dict[Si
 
 
 def cut_weights(network: Network, chosen: Mapping[Site, Tensor], cuts: Sequence[Sequence[Site]]) -> dict[Site, Tensor]:
-    """The same for some cuts only, each with an equal share; sites outside them have no weight."""
+    """The weights of neurons in some cuts only, each with an equal share; sites outside them have no weight."""
     weights: dict[Site, Tensor] = {}
     for site in (site for cut in cuts for site in cut):
         tensor = Site(site.node, port=site.port)

@@ -50,7 +50,7 @@ class Shares(NamedTuple):
     cuts: tuple[tuple[Layer, ...], ...] | None = None
 
 
-Weights = tuple[tuple[Layer | Set, Fixed], ...]
+WeightMap = tuple[tuple[Layer | Set, Fixed], ...]
 """Numbers for layers and sets: every walk counts their sum over the neurons that it visits."""
 
 
@@ -68,7 +68,7 @@ class Question:
 
     arguments: tuple[Argument, ...]
     given: tuple[Argument, ...] = ()
-    weights: Weights | Shares | None = None
+    weights: WeightMap | Shares | None = None
     apart: bool = False
 
     @classmethod

@@ -13,7 +13,7 @@ from torch import Tensor
 from nrm.errors import QuestionError
 
 
-class Span(NamedTuple):
+class IndexSpan(NamedTuple):
     """A slice that can be compared and hashed."""
 
     start: int | None
@@ -102,7 +102,7 @@ def read_item(item: Any) -> Any:
     """One entry of ``a[...]``: an int, a span, an ellipsis, or fixed indices."""
     if isinstance(item, slice):
         parts = (item.start, item.stop, item.step)
-        return Span(*(None if p is None else integer(p, "a bound of a slice") for p in parts))
+        return IndexSpan(*(None if p is None else integer(p, "a bound of a slice") for p in parts))
     if item is Ellipsis:
         return item
     if is_many(item):

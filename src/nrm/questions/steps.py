@@ -51,11 +51,6 @@ def steps_visited(chosen: Set, count: int, samples: int) -> dict[int, list[bool]
     return {step: [step in one for one in own] for step in sorted(set[int]().union(*own))}
 
 
-def replaced(asked: Sequence[Any], position: int, by: Sequence[Any]) -> list[Any]:
-    """The same question with other arguments in place of one."""
-    return [*asked[:position], *by, *asked[position + 1 :]]
-
-
 def pair_table(network: Network, base: Base, first: Sequence[int], second: Sequence[int], memory: int) -> Tensor:
     """The joint relevance of every node of one list with every node of another: ``(batch, first, second)``.
 
@@ -68,7 +63,7 @@ def pair_table(network: Network, base: Base, first: Sequence[int], second: Seque
 
 
 def _restarted(network: Network, base: Base, upper: Sequence[int], lower: Sequence[int], memory: int) -> Tensor:
-    """The same where the first node is not below the second."""
+    """The table where the first node is not below the second."""
     nodes, batch = network.tape.nodes, network.tape.batch
     like = nodes[network.tape.output].value
     table = like.new_zeros(batch, len(upper), len(lower))

@@ -25,7 +25,7 @@ from torch import Tensor
 from nrm.questions.sweep import Site
 from nrm.steps import Network
 
-Labels = npt.NDArray[np.int64]
+AnswerNumbers = npt.NDArray[np.int64]
 """For every combination of events, the number of the answer that its walks count for; -1 is none."""
 
 
@@ -55,7 +55,7 @@ class Track:
 
     def __init__(
         self, network: Network, ports: Mapping[int, Sequence[str]],
-        events: Sequence[Sequence[tuple[Site, Tensor]]], labels: Labels,
+        events: Sequence[Sequence[tuple[Site, Tensor]]], labels: AnswerNumbers,
         weights: Mapping[Site, Tensor] | None = None,
     ) -> None:  # fmt: skip
         self.network = network
@@ -65,7 +65,7 @@ class Track:
         self._count = len(events)
         self._marks = _marks(events, network.tape.dtype)
         self._after = self._look_ahead()
-        self._subsets: dict[int, Labels] = {}
+        self._subsets: dict[int, AnswerNumbers] = {}
         self._canonical: dict[tuple[int, bool, bytes], State] = {}
 
     @property
@@ -73,8 +73,8 @@ class Track:
         """The state of every walk above the output."""
         return State(0, self.weights is None)
 
-    def restricted(self, labels: Labels) -> Track:
-        """The same track with other answers."""
+    def restricted(self, labels: AnswerNumbers) -> Track:
+        """The track with other answers."""
         twin = copy.copy(self)
         twin.labels, twin._canonical = labels, {}
         return twin
@@ -155,18 +155,18 @@ class Track:
         answers = self._answers(state, self._after[i])
         return answers is not None and state.taken and _constant(answers)
 
-    def _answers(self, state: State, then: int) -> Labels | None:
+    def _answers(self, state: State, then: int) -> AnswerNumbers | None:
         """The answers that a state may still lead to, by what happens then; None if it is none at all."""
         if not state.taken and not then & self._weighing:
             return None
         events = then & (self._weighing - 1)
         if events not in self._subsets:
             self._subsets[events] = np.array(list(_subsets(events)), dtype=np.int64)
-        answers: Labels = self.labels[self._subsets[events] | state.visited]
+        answers: AnswerNumbers = self.labels[self._subsets[events] | state.visited]
         return None if bool((answers < 0).all()) else answers
 
 
-def _constant(answers: Labels) -> bool:
+def _constant(answers: AnswerNumbers) -> bool:
     return bool((answers == answers[0]).all())
 
 

@@ -18,7 +18,7 @@ from nrm.errors import MemoryLimitError
 from nrm.memory import ALIVE
 from nrm.numbers import size_text
 from nrm.questions.answer import Answerer, blocks_in_chunks, grid, ordered
-from nrm.questions.course import Course, Size, Turn
+from nrm.questions.course import Course, Size, StateTurn
 from nrm.questions.outlook import Outlook
 from nrm.questions.plan import (
     Line,
@@ -55,7 +55,7 @@ class Journey:
         """How much runs side by side, blocks left aside."""
 
 
-class Tracked:
+class TrackedRoute:
     """A question about formulas or weights on one network: its track, and its free stops from the output down.
 
     ``answers`` is how many a question without stops has.
@@ -200,7 +200,7 @@ def _settle_all(answerer: Answerer, journeys: Sequence[Journey], answers: int, a
     """The answers without a free layer: ``(batch, answers)``, or ``(batch,)`` if it is one."""
     network, result = answerer.network, answerer.like.new_zeros(answers, answerer.network.tape.batch)
 
-    def add(site: Site, turn: Turn, arrivals: Arrivals) -> None:
+    def add(site: Site, turn: StateTurn, arrivals: Arrivals) -> None:
         here = Stop(site, frame_at(network, site))
         for mask, sources, numbers in turn.settled:
             picked = arrivals.each(partial(_picked, sources=sources, mask=mask))
@@ -218,5 +218,5 @@ def _picked(stack: Tensor, sources: list[int], mask: Tensor | None) -> Tensor:
     return stack[sources] if mask is None else stack[sources] * mask
 
 
-def _never(site: Site, turn: Turn, arrivals: Arrivals) -> None:
+def _never(site: Site, turn: StateTurn, arrivals: Arrivals) -> None:
     raise AssertionError("nothing is settled above a free layer")

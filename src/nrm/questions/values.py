@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.questions.reading import Fixed, Span, integer, is_many, read_indices, read_item
+from nrm.questions.reading import Fixed, IndexSpan, integer, is_many, read_indices, read_item
 
 Indices = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
 SYMBOLS = {"and": "&", "or": "|", "xor": "^", "minus": "-"}
@@ -160,11 +160,11 @@ class Layer:
         return Layer(self.name, consumer=SKIP)
 
     def with_channels(self, axis: int) -> Layer:
-        """The same layer with another axis (counted without the sample axis) as its channels."""
+        """The layer with another axis (counted without the sample axis) as its channels."""
         return replace(self, channel_axis=integer(axis, "an axis"), facts="")
 
     def with_heads(self, count: int) -> Layer:
-        """The same layer with its channels divided into so many attention heads, one after the other."""
+        """The layer with its channels divided into so many attention heads, one after the other."""
         return replace(self, head_count=integer(count, "a number of heads"), facts="")
 
     @property
@@ -222,7 +222,7 @@ class Set:
     sample: int | None = None
 
     def of_sample(self, sample: int) -> Set:
-        """The same set as a question about one sample of a batch: ``R(...)`` answers for that sample only."""
+        """The set as a question about one sample of a batch: ``R(...)`` answers for that sample only."""
         return replace(self, sample=integer(sample, "a sample"))
 
     def __and__(self, other: Set) -> Set:
@@ -396,7 +396,7 @@ def no_truth(value: Any) -> NoReturn:
 def _show_item(item: Any) -> str:
     if item is Ellipsis:
         return "..."
-    if isinstance(item, tuple) and not isinstance(item, Span):
+    if isinstance(item, tuple) and not isinstance(item, IndexSpan):
         inner = ", ".join(map(_show_item, item[1:]))
         return f"[{inner}]" if item[0] == "any" else f"({inner})"
     return str(item)

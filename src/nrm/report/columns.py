@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nrm.errors import QuestionError
 from nrm.measure import LayerRow
-from nrm.plot import Array, Choice, Column, choose_nodes, count_blocks, name_blocks, untangle, with_elsewhere
+from nrm.plot import Array, FlowColumn, NodeChoice, choose_nodes, count_blocks, name_blocks, untangle, with_elsewhere
 from nrm.questions import Layer, Partition, Set, in_forward_order
 from nrm.report.graphs import graph_layers
 from nrm.report.pictures import drawn_input
@@ -52,7 +52,7 @@ class Shown(NamedTuple):
 
     partition: Partition
     pick: Pick
-    column: Column
+    column: FlowColumn
     groups: Partition
     numbers: tuple[int | None, ...]
 
@@ -163,7 +163,7 @@ def read_partitions(R: Measure, picks: Sequence[Pick | Partition], k: int) -> li
 
 
 def read_columns(
-    R: Measure, picks: Sequence[Pick | Partition], choice: Choice, names: Mapping[str, list[str]]
+    R: Measure, picks: Sequence[Pick | Partition], choice: NodeChoice, names: Mapping[str, list[str]]
 ) -> list[Shown]:
     """The columns from input to output, the strongest blocks of each as nodes; positions and edges have ``names``."""
     asked = read_partitions(R, picks, choice.nodes)
@@ -171,7 +171,7 @@ def read_columns(
     return [_shown(R, *asked[place], choice, names) for place in order]
 
 
-def _shown(R: Measure, pick: Pick, partition: Partition, choice: Choice, names: Mapping[str, list[str]]) -> Shown:
+def _shown(R: Measure, pick: Pick, partition: Partition, choice: NodeChoice, names: Mapping[str, list[str]]) -> Shown:
     blocks = blocks_of(R, partition)
     share: Array = R(partition)[0].double().cpu().numpy().reshape(-1)
     known = names.get(partition.kind, [])
@@ -209,7 +209,7 @@ def order_nodes(shown: Sequence[Shown], tables: Sequence[Array | None]) -> list[
     return untangle(known, [sum(n.kind == "block" for n in s.column.nodes) for s in shown])
 
 
-class Chain(NamedTuple):
+class NodeChain(NamedTuple):
     """Walks through chosen nodes: any of those chosen in a column, and all columns that have one.
 
     ``events`` are what they pass through, ``avoided`` the layers that they bypass.
@@ -219,7 +219,7 @@ class Chain(NamedTuple):
     avoided: tuple[Set, ...]
 
 
-def read_chain(shown: Sequence[Shown], chosen: Sequence[tuple[int, int]]) -> Chain:
+def read_chain(shown: Sequence[Shown], chosen: Sequence[tuple[int, int]]) -> NodeChain:
     """The chain of some nodes, each a column and its place there."""
     events, avoided = [], []
     for c in sorted({c for c, _ in chosen}):
@@ -231,18 +231,18 @@ def read_chain(shown: Sequence[Shown], chosen: Sequence[tuple[int, int]]) -> Cha
             events.append(functools.reduce(operator.or_, inside))
         else:
             avoided.append(shown[c].partition.layer.all)
-    return Chain(tuple(events), tuple(avoided))
+    return NodeChain(tuple(events), tuple(avoided))
 
 
-def joint(R: Measure, free: Sequence[Partition | Layer], chain: Chain) -> Tensor:
+def joint(R: Measure, free: Sequence[Partition | Layer], chain: NodeChain) -> Tensor:
     """The joint relevance of a chain with some free variables: ``(*axes)``.
 
     What passes elsewhere is what is left without the layer's own.
     """
     events, avoided = chain
     if avoided:
-        without = Chain(events, avoided[1:])
-        return joint(R, free, without) - joint(R, free, Chain((*events, avoided[0]), avoided[1:]))
+        without = NodeChain(events, avoided[1:])
+        return joint(R, free, without) - joint(R, free, NodeChain((*events, avoided[0]), avoided[1:]))
     if not free and not events:
         return torch.tensor(1.0)
     return R(*free, *events)[0]

@@ -18,7 +18,7 @@ MOST_NODES = 400
 """A larger graph is not drawn: its nodes are listed."""
 
 
-class Graph(NamedTuple):
+class DrawnGraph(NamedTuple):
     """The edges of the graph of a measure: ``lines`` are drawn, ``which`` is the line of every edge.
 
     ``along`` asks for the relevance of edges in the last graph layer, called ``layer``; None if there is none to ask.
@@ -43,7 +43,7 @@ class Graph(NamedTuple):
         }  # fmt: skip
 
 
-def read_graph(R: Measure, count: int) -> Graph | None:
+def read_graph(R: Measure, count: int) -> DrawnGraph | None:
     """The graph among the inputs of a measure, if its nodes are the positions that are drawn."""
     edges = R.inner.tape.edges
     if edges is None or count > MOST_NODES or (edges.numel() and int(edges.max()) >= count):
@@ -59,7 +59,7 @@ def read_graph(R: Measure, count: int) -> Graph | None:
             continue
         along, layer = R[name].edges, name
         break
-    return Graph(pairs, join_lines(pairs, None, directed)[0], directed, along, layer)
+    return DrawnGraph(pairs, join_lines(pairs, None, directed)[0], directed, along, layer)
 
 
 def graph_layers(R: Measure) -> list[str]:

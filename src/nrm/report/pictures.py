@@ -13,7 +13,7 @@ from torch import Tensor
 from nrm.errors import QuestionError
 from nrm.plot import read_image, read_pieces
 from nrm.questions import Layer, Partition
-from nrm.report.graphs import Graph, read_graph
+from nrm.report.graphs import DrawnGraph, read_graph
 
 if TYPE_CHECKING:
     from nrm.measure import Measure
@@ -33,7 +33,7 @@ class Canvas(NamedTuple):
     kind: str
     shape: tuple[int, ...]
     picture: dict[str, Any]
-    graph: Graph | None = None
+    graph: DrawnGraph | None = None
 
     @property
     def tokens(self) -> list[str]:

@@ -46,7 +46,7 @@ class Script:
         return "\n".join(lines)
 
     def selection(self, chosen: Sequence[tuple[int, int]]) -> str:
-        """The same with the joint relevance of chosen nodes, and its heat map."""
+        """The script with the joint relevance of chosen nodes, and its heat map."""
         passed, bypassed = [], []
         for c in sorted({c for c, _ in chosen}):
             texts = [text for column, n in chosen if column == c and (text := self.node(c, n)) is not None]
@@ -62,7 +62,7 @@ class Script:
         return "\n".join([*self._head(), f"share = R({asked})", f"heat_of_selection = R({self._x}, {asked})", ""])
 
     def formula(self, text: str, sets: Mapping[str, Sequence[str]]) -> str:
-        """The same with the relevance of a formula, whose sets are given as expressions."""
+        """The script with the relevance of a formula, whose sets are given as expressions."""
         named = [f"    {name!r}: [{', '.join(lines)}]," for name, lines in sets.items()]
         helper = ["import base64", "import zlib", "import numpy as np", UNPACK]
         unpacks = any("unpack(" in line for lines in sets.values() for line in lines)

@@ -18,10 +18,10 @@ from torch import Tensor
 from nrm._version import __version__
 from nrm.errors import NrmWarning, QuestionError
 from nrm.measure import SIGN, name_of, options_text, output_text
-from nrm.plot import Array, Choice, Flows, join_columns, read_choice
+from nrm.plot import Array, FlowPicture, NodeChoice, join_columns, read_choice
 from nrm.questions import Formula
 from nrm.report.columns import (
-    Chain,
+    NodeChain,
     Shown,
     joint,
     order_nodes,
@@ -49,7 +49,7 @@ columns have heat maps in a report."""
 EFFORT = 6.0
 """How many forward passes the search for flows may take."""
 
-Part = dict[str, Any]
+ViewPart = dict[str, Any]
 
 
 class View:
@@ -69,7 +69,7 @@ class View:
         if len(R) != 1:
             raise QuestionError("a view shows one sample", got=f"{len(R)} samples", hint="R.sample(0).report(...)")
         self.R = R
-        self.choice: Choice = read_choice(nodes, coverage)
+        self.choice: NodeChoice = read_choice(nodes, coverage)
         self.canvas: Canvas = read_canvas(R, image)
         self._layers, self._flows = layers, flows
         self._title, self._opening = title, opening
@@ -77,14 +77,14 @@ class View:
         self._columns: list[Shown] | None = None
         self.certificate: Check | None = None
         self._tables: list[Array | None] = []
-        self._known: dict[tuple[Any, int | None], Part] = {}
+        self._known: dict[tuple[Any, int | None], ViewPart] = {}
 
     def __repr__(self) -> str:
         return f"a view of {self._title or 'one prediction'}, {self.choice.nodes} blocks of each layer"
 
     # ---- parts -----------------------------------------------------------------------------------------------
 
-    def facts(self) -> Part:
+    def facts(self) -> ViewPart:
         """What was decided, the heat map of it, and the layers of the network."""
         R, canvas = self.R, self.canvas
         heat = self._packed(lambda variable: R(variable)[0], None)
@@ -100,12 +100,12 @@ class View:
             "health": None if R.inner.light is None else health(R.inner.light),
         }  # fmt: skip
 
-    def _decision(self) -> Part:
+    def _decision(self) -> ViewPart:
         """The explained output, the largest ones, and what sign means here."""
         R = self.R
         target, sample = R.inner.target, R.samples[0]
         value = float(R.value[0])
-        decision: Part = {"value": value, "index": None, "alternatives": [], "sign": SIGN if value < 0 else None}
+        decision: ViewPart = {"value": value, "index": None, "alternatives": [], "sign": SIGN if value < 0 else None}
         if target.index is None:
             return {**decision, "name": str(target.spread)}
         flat = int(target.index[sample])
@@ -131,12 +131,12 @@ class View:
             self._columns = read_columns(self.R, read_picks(self._layers, self.R), self.choice, self.canvas.names)
         return self._columns
 
-    def cost(self) -> Part:
+    def cost(self) -> ViewPart:
         """What the ribbons will take, in forward passes."""
         plans = [self.R.plan(*pair) for pair in questions(self.columns)]
         return {"passes": sum(p.flops for p in plans) / max(plans[0].forward, 1.0) if plans else 0.0}
 
-    def layout(self) -> Part:
+    def layout(self) -> ViewPart:
         """Columns of nodes, without ribbons yet."""
         self._tables = [None] * (len(self.columns) - 1)
         return {
@@ -144,20 +144,20 @@ class View:
             "order": order_nodes(self.columns, self._tables), "script": self.script.view(),
         }  # fmt: skip
 
-    def ribbons(self) -> Iterator[Part]:
+    def ribbons(self) -> Iterator[ViewPart]:
         """The joint relevances of the nodes of neighbouring columns, one table after the other."""
         for c, table in enumerate(read_tables(self.R, self.columns)):
             self._tables[c] = table
             yield {"table": {"at": c, "rows": table.tolist()}, "order": order_nodes(self.columns, self._tables)}
 
-    def network(self) -> Part:
+    def network(self) -> ViewPart:
         """Columns and ribbons together."""
         part = self.layout()
         for more in self.ribbons():
             part["order"] = more["order"]
         return part | {"tables": [None if t is None else t.tolist() for t in self._tables]}
 
-    def drawn(self) -> Flows:
+    def drawn(self) -> FlowPicture:
         """Columns and ribbons as a picture has them, from the tables that are known; others are asked for now."""
         if not self._tables or any(table is None for table in self._tables):
             self.network()
@@ -168,7 +168,7 @@ class View:
         """The lines of Python that repeat the view."""
         return Script(self.R, self.canvas, self.columns, self.choice.nodes, self._opening)
 
-    def flows(self) -> Part:
+    def flows(self) -> ViewPart:
         """The strongest chains of shown blocks, one of every column; their maps are those of selections."""
         columns = self.columns
         shown = [[i for i, n in enumerate(s.column.nodes) if n.kind == "block"] for s in columns]
@@ -185,14 +185,14 @@ class View:
             listed.append({"nodes": [list(at) for at in chosen], "share": flow.relevance})
         return {"flows": listed, "certified": found.certified[0]}
 
-    def selection(self, chosen: Sequence[tuple[int, int]], longest: int | None = SMALL) -> Part:
+    def selection(self, chosen: Sequence[tuple[int, int]], longest: int | None = SMALL) -> ViewPart:
         """Chosen nodes, any of each column: their joint relevance, its shares given each column, and its map."""
         key = (tuple(sorted(chosen)), longest)
         if key not in self._known:
             self._known[key] = self._select(sorted(chosen), longest)
         return self._known[key]
 
-    def _select(self, chosen: list[tuple[int, int]], longest: int | None) -> Part:
+    def _select(self, chosen: list[tuple[int, int]], longest: int | None) -> ViewPart:
         chain, columns = read_chain(self.columns, chosen), sorted({c for c, _ in chosen})
         heat = self._map(chain, longest)
         share = self._share(chosen, chain)
@@ -206,7 +206,7 @@ class View:
             "script": self.script.selection(chosen),
         }  # fmt: skip
 
-    def _share(self, chosen: Sequence[tuple[int, int]], chain: Chain) -> float:
+    def _share(self, chosen: Sequence[tuple[int, int]], chain: NodeChain) -> float:
         """The joint relevance of nodes; those of one column, and of two neighbours, are known."""
         by_column: dict[int, list[int]] = {}
         for c, n in chosen:
@@ -219,11 +219,11 @@ class View:
             return float(table[np.ix_(nodes, others[0][1])].sum())
         return float(joint(self.R, [], chain))
 
-    def _map(self, chain: Chain, longest: int | None) -> Part:
+    def _map(self, chain: NodeChain, longest: int | None) -> ViewPart:
         """The heat map of a chain, with edges if it is one over a graph."""
         return self._packed(lambda variable: joint(self.R, [variable], chain), longest)
 
-    def _packed(self, ask: Callable[[Any], Tensor], longest: int | None) -> Part:
+    def _packed(self, ask: Callable[[Any], Tensor], longest: int | None) -> ViewPart:
         packed = self.canvas.pack(ask(self.canvas.variable), longest)
         graph = self.canvas.graph
         if graph is not None and graph.along is not None:
@@ -231,7 +231,7 @@ class View:
             packed["edges"] = pack_map(graph.on_lines(along), None)
         return packed
 
-    def examples(self, chosen: Sequence[tuple[int, int]]) -> Part | None:
+    def examples(self, chosen: Sequence[tuple[int, int]]) -> ViewPart | None:
         """Samples of a data set in which the chosen nodes count most; None if they are not known."""
         if self._references is None or not 1 <= len({c for c, _ in chosen}) == len(chosen) <= 2:
             return None
@@ -249,7 +249,7 @@ class View:
         plans = [self.R.plan(*asked) for asked in ((event,), (self.canvas.variable, event))]
         return sum(plan.flops for plan in plans) / max(plans[0].forward, 1.0)
 
-    def event(self, event: Formula, longest: int | None = None) -> Part:
+    def event(self, event: Formula, longest: int | None = None) -> ViewPart:
         """The relevance of a formula, with its map."""
         share = float(self.R(event)[0])
         return {
@@ -262,7 +262,7 @@ class View:
         places = [(c, n) for c, s in enumerate(self.columns) for n in range(len(s.column.nodes))]
         return sorted(places, key=lambda at: -self.columns[at[0]].column.nodes[at[1]].height)
 
-    def maps(self, flows: Sequence[Part]) -> Iterator[Part]:
+    def maps(self, flows: Sequence[ViewPart]) -> Iterator[ViewPart]:
         """The maps of all nodes, of the strongest ribbons of each two columns, and of chains, one by one."""
         for c, n in sorted(self.nodes()):
             yield self.selection([(c, n)])
@@ -274,12 +274,12 @@ class View:
         for flow in flows:
             yield self.selection([(c, n) for c, n in flow["nodes"]])
 
-    def health(self) -> Part:
+    def health(self) -> ViewPart:
         """The certificate in plain words; ``certificate`` keeps it."""
         self.certificate = self.R.check(strict=False)
         return {"health": health(self.certificate)}
 
-    def whole(self, tell: Callable[[str], None] = lambda _: None) -> Part:
+    def whole(self, tell: Callable[[str], None] = lambda _: None) -> ViewPart:
         """All parts together: what a report holds."""
         tell("the heat map")
         view = self.facts()
@@ -293,12 +293,12 @@ class View:
         view["maps"] = [self._with_examples(part) for part in maps]
         return view
 
-    def _with_examples(self, part: Part) -> Part:
+    def _with_examples(self, part: ViewPart) -> ViewPart:
         found = self.examples([(c, n) for c, n in part["nodes"]])
         return part if found is None else {**part, "examples": found}
 
 
-def _column(R: Measure, shown: Shown) -> Part:
+def _column(R: Measure, shown: Shown) -> ViewPart:
     column, pick = shown.column, shown.pick
     nodes = [
         {"kind": n.kind, "block": n.block, "text": n.text, "share": n.share, "height": n.height} for n in column.nodes

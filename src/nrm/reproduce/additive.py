@@ -12,16 +12,16 @@ from nrm.evaluate import interval
 from nrm.measure import Measure
 from nrm.plot import montage
 from nrm.questions import Set
-from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting
+from nrm.reproduce.experiment import Experiment, Outcome, Setting, UnitPlan
 from nrm.reproduce.store import Tensors, Unit
-from nrm.reproduce.vgg import PAPER, Subject, heat_of, subject
+from nrm.reproduce.vgg import PAPER, ImageSubject, heat_of, subject
 from nrm.search import cluster
 
 SAMPLES = 10
 BLOCKS = ("features.4", "features.9", "features.16", "features.23", "features.30")
 
 
-def _sets(found: Subject, R: Measure) -> tuple[list[Set], list[Set]]:
+def _sets(found: ImageSubject, R: Measure) -> tuple[list[Set], list[Set]]:
     """The three strongest clusters of every block, and three that change from block to block."""
     layers = found.blocks if found.blocks[0] not in BLOCKS else BLOCKS
     parts = [cluster(R, layer, 8 if k < len(layers) - 1 else found.coarse) for k, layer in enumerate(layers)]
@@ -34,7 +34,7 @@ def _sets(found: Subject, R: Measure) -> tuple[list[Set], list[Set]]:
     return first, other
 
 
-def _judge(found: Subject, i: int) -> Tensors:
+def _judge(found: ImageSubject, i: int) -> Tensors:
     """The heat maps of both sets, by both definitions."""
     R = found.measured(i, PAPER)
     kept = {}
@@ -51,7 +51,7 @@ def _likeness(parts: list[Tensors], method: str) -> Tensor:
     return torch.stack([torch.nn.functional.cosine_similarity(a, b, dim=0) for a, b in pairs]).double()
 
 
-def _plan(setting: Setting) -> Plan:
+def _plan(setting: Setting) -> UnitPlan:
     found = subject(setting)
     count = min(setting.samples or SAMPLES, found.count)
     keys = [f"sample-{i:05d}" for i in range(count)]
@@ -72,7 +72,7 @@ def _plan(setting: Setting) -> Plan:
     return units, finish
 
 
-def _figure(found: Subject, part: Tensors) -> Any:
+def _figure(found: ImageSubject, part: Tensors) -> Any:
     picture = found.picture(found.sample(0)[0])
     rows = [
         (picture, *(heat_of(part[f"{method}/{name}"]) for method in ("additive", "joint")))

@@ -14,23 +14,34 @@ from nrm.reproduce.drawing import panels
 from nrm.reproduce.experiment import Experiment, Outcome
 from nrm.reproduce.store import Tensors
 from nrm.reproduce.tables import joined
-from nrm.reproduce.vgg import PAPER, Asked, Subject, common_figures, firsts, heat_of, judged, plan, rows_for, scored
+from nrm.reproduce.vgg import (
+    PAPER,
+    ImageSubject,
+    LayerPair,
+    common_figures,
+    firsts,
+    heat_of,
+    judged,
+    plan,
+    rows_for,
+    scored,
+)
 
 SHOWN, EXAMPLES = 3, 4
 """Images that are drawn with their strongest pair, and images in which that pair is most relevant."""
 
 
-def _channels(found: Subject, R: Measure) -> Asked:
+def _channels(found: ImageSubject, R: Measure) -> LayerPair:
     return R[found.channels[0]].channels, R[found.channels[1]].channels
 
 
-def _judge(found: Subject, i: int) -> Tensors:
+def _judge(found: ImageSubject, i: int) -> Tensors:
     R = found.measured(i, PAPER)
     asked = _channels(found, R)
     return judged(R, asked, scored(found, i, R, asked))
 
 
-def _finish(found: Subject, parts: list[Tensors]) -> Outcome:
+def _finish(found: ImageSubject, parts: list[Tensors]) -> Outcome:
     table = joined(parts)
     figures = common_figures(found, {"all samples": table}, partial(_channels, found))
     figures["pairs"] = _pairs(found, len(parts))
@@ -40,7 +51,7 @@ def _finish(found: Subject, parts: list[Tensors]) -> Outcome:
 class _Samples:
     """Images with their classes, as a data set."""
 
-    def __init__(self, found: Subject, count: int) -> None:
+    def __init__(self, found: ImageSubject, count: int) -> None:
         self.found, self.count = found, count
 
     def __len__(self) -> int:
@@ -50,7 +61,7 @@ class _Samples:
         return self.found.sample(i)
 
 
-def _pairs(found: Subject, count: int) -> Any:
+def _pairs(found: ImageSubject, count: int) -> Any:
     """Images, their heat maps, those of their strongest pairs, and the images in which these pairs count most."""
     images = firsts(found, count)[:SHOWN]
     measures = [found.measured(i, PAPER) for i in images]
@@ -71,7 +82,7 @@ def _pairs(found: Subject, count: int) -> Any:
     return figure
 
 
-def _draw(ax: Any, found: Subject, i: int, R: Measure | None, title: str, *sets: Set) -> None:
+def _draw(ax: Any, found: ImageSubject, i: int, R: Measure | None, title: str, *sets: Set) -> None:
     """An image, or its heat map of the walks through some sets."""
     picture = found.picture(found.sample(i)[0])
     if R is None:

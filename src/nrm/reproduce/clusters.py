@@ -15,7 +15,7 @@ from nrm.plot import strips
 from nrm.reproduce.experiment import Experiment, Outcome
 from nrm.reproduce.store import Tensors
 from nrm.reproduce.tables import joined
-from nrm.reproduce.vgg import PAPER, Subject, clusters, common_figures, firsts, judged, plan, rows_for, scored
+from nrm.reproduce.vgg import PAPER, ImageSubject, clusters, common_figures, firsts, judged, plan, rows_for, scored
 
 BEST = 5
 """So many of the strongest pairs are drawn."""
@@ -28,7 +28,7 @@ def _mean(R: Measure, layer: str) -> Tensor:
     return own.mean((1, 2), keepdim=True).expand_as(own)
 
 
-def _judge(found: Subject, i: int) -> Tensors:
+def _judge(found: ImageSubject, i: int) -> Tensors:
     R = found.measured(i, PAPER)
     asked = clusters(found, R)
     own = scored(found, i, R, asked)
@@ -40,7 +40,7 @@ def _table(parts: list[Tensors], removal: str) -> Tensors:
     return joined([{k.removeprefix(f"{removal} "): t for k, t in p.items() if k.startswith(removal)} for p in parts])
 
 
-def _finish(found: Subject, parts: list[Tensors]) -> Outcome:
+def _finish(found: ImageSubject, parts: list[Tensors]) -> Outcome:
     tables = {removal: _table(parts, removal) for removal in REMOVALS}
     rows = [row for removal, table in tables.items() for row in rows_for(found, table, removal=removal)]
     figures = common_figures(found, {f"removal: {k}": t for k, t in tables.items()}, partial(clusters, found))

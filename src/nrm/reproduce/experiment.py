@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nrm.reproduce.store import Store, Unit
-from nrm.reproduce.tables import Row
+from nrm.reproduce.store import ExperimentFolder, Unit
+from nrm.reproduce.tables import TableRow
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Setting:
     data: Path | None
     samples: int | None
     embedded: bool
-    store: Store
+    store: ExperimentFolder
     third: int | None = None
 
 
@@ -29,14 +29,14 @@ class Setting:
 class Outcome:
     """Rows of the results, facts about the run, and figures by the name of their file."""
 
-    rows: list[Row]
+    rows: list[TableRow]
     facts: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-Plan = tuple[Sequence[Unit], Callable[[], Outcome]]
+UnitPlan = tuple[Sequence[Unit], Callable[[], Outcome]]
 """Units of work, and what is made of them once all are finished."""
-Track = Callable[[Sequence[Unit]], Iterator[Unit]]
+Tracking = Callable[[Sequence[Unit]], Iterator[Unit]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Experiment:
     name: str
     title: str
     paper: str
-    plan: Callable[[Setting], Plan]
+    plan: Callable[[Setting], UnitPlan]
 
 
 def ranges(count: int, size: int) -> list[range]:

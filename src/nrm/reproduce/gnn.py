@@ -18,10 +18,22 @@ from nrm.measure import Measure, measure
 from nrm.plot import graph as draw
 from nrm.questions import Argument
 from nrm.reproduce.drawing import correlation_figure, curves_figure, panels
-from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting
-from nrm.reproduce.graphs import ATOMS, GCN, GIN, Graph, GraphNet, batched, connected, deal, motifs, mutag, train
+from nrm.reproduce.experiment import Experiment, Outcome, Setting, UnitPlan
+from nrm.reproduce.graphs import (
+    ATOMS,
+    GCN,
+    GIN,
+    GraphNet,
+    LabelledGraph,
+    batched,
+    connected,
+    deal,
+    motifs,
+    mutag,
+    train,
+)
 from nrm.reproduce.store import Tensors, Unit
-from nrm.reproduce.tables import Row, joined, rows_of
+from nrm.reproduce.tables import TableRow, joined, rows_of
 from nrm.rules import LRP0, Gamma, Rule, ZPlus
 
 SAMPLES = 60
@@ -35,12 +47,12 @@ K = (1, 2, 3, 4, 5, 6, 8)
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class GraphSubject:
     """Graphs dealt into ten parts, and how a network for each part is found."""
 
     setting: Setting
     name: str
-    graphs: list[Graph]
+    graphs: list[LabelledGraph]
     parts: list[int]
     labels: tuple[str, ...]
 
@@ -64,14 +76,14 @@ class Subject:
         return model.double().eval()
 
 
-def subject(setting: Setting) -> Subject:
+def subject(setting: Setting) -> GraphSubject:
     """MUTAG, or trees with a planted motif."""
     graphs = motifs(80) if setting.embedded else mutag(setting.data)
     name, labels = ("planted motifs", ("", "1", "2")) if setting.embedded else ("MUTAG", ATOMS)
-    return Subject(setting, name, graphs, deal([g.label for g in graphs]).tolist(), labels)
+    return GraphSubject(setting, name, graphs, deal([g.label for g in graphs]).tolist(), labels)
 
 
-def _copies(model: nn.Module, graph: Graph, count: int, rule: Rule) -> Measure:
+def _copies(model: nn.Module, graph: LabelledGraph, count: int, rule: Rule) -> Measure:
     """A graph as often as it has subgraphs: each copy is asked about one of them."""
     x, edges, batch = batched([graph] * count)
     with torch.no_grad():
@@ -83,19 +95,21 @@ def _copies(model: nn.Module, graph: Graph, count: int, rule: Rule) -> Measure:
     )  # fmt: skip
 
 
-def _sets(R: Measure, graph: Graph, subgraphs: list[list[int]]) -> list[Argument]:
+def _sets(R: Measure, graph: LabelledGraph, subgraphs: list[list[int]]) -> list[Argument]:
     """The nodes of a subgraph in all layers: walks that never leave it."""
     own = [[i + k * len(graph.x) for i in nodes] for k, nodes in enumerate(subgraphs)]
     return [layer.position(own) for layer in (R.input, *R.find("convs.?"))]
 
 
-def _subgraphs(graph: Graph, size: int) -> list[list[int]]:
+def _subgraphs(graph: LabelledGraph, size: int) -> list[list[int]]:
     found = connected(graph, size)
     drawn = torch.randperm(len(found), generator=torch.Generator().manual_seed(0))[:MOST]
     return [found[i] for i in sorted(drawn.tolist())]
 
 
-def tables(model: nn.Module, graph: Graph, subgraphs: list[list[int]]) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+def tables(
+    model: nn.Module, graph: LabelledGraph, subgraphs: list[list[int]]
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """Joint contributions of all subgraphs, the scores of every method, and the explained output."""
     C, value = torch.empty(0), torch.empty(0)
     own: dict[str, Tensor] = {}
@@ -109,7 +123,7 @@ def tables(model: nn.Module, graph: Graph, subgraphs: list[list[int]]) -> tuple[
     return C, own, value
 
 
-def _judge(found: Subject, kind: str, i: int, size: int) -> Tensors:
+def _judge(found: GraphSubject, kind: str, i: int, size: int) -> Tensors:
     graph = found.graphs[i]
     model = found.network(kind, found.parts[i])
     C, own, value = tables(model, graph, _subgraphs(graph, size))
@@ -129,7 +143,7 @@ def _judged(C: Tensor, own: Mapping[str, Tensor]) -> Tensors:
     return kept
 
 
-def _plan(setting: Setting) -> Plan:
+def _plan(setting: Setting) -> UnitPlan:
     found = subject(setting)
     chosen = found.order[: setting.samples or SAMPLES]
     cases = [(kind, size) for kind in NETWORKS for size in SIZES]
@@ -141,7 +155,7 @@ def _plan(setting: Setting) -> Plan:
     ]
 
     def finish() -> Outcome:
-        rows: list[Row] = []
+        rows: list[TableRow] = []
         curves: dict[str, Tensors] = {}
         facts: dict[str, Any] = {"graphs": found.name, "explained": "predicted class less the other"}
         for (kind, size), mine in keys.items():
@@ -158,7 +172,7 @@ def _plan(setting: Setting) -> Plan:
     return units, finish
 
 
-def _figures(found: Subject, chosen: list[int]) -> dict[str, Any]:
+def _figures(found: GraphSubject, chosen: list[int]) -> dict[str, Any]:
     """The points of the first graph, and some graphs with what the subgraphs around every node have in the mean."""
     shown = [i for i in chosen if found.graphs[i].label == 1][:3] or chosen[:3]
     points: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}

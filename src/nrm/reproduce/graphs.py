@@ -18,7 +18,7 @@ CLASSES = {0: 0, 2: 1}  # as MUTAG.txt has them: 2 is mutagenic
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class LabelledGraph:
     """Nodes of a kind each (one-hot), edges in both directions, a class, and the nodes known to be its cause."""
 
     x: Tensor
@@ -27,7 +27,7 @@ class Graph:
     known: Tensor
 
 
-def read_mutag(home: Path) -> list[Graph]:
+def read_mutag(home: Path) -> list[LabelledGraph]:
     """The molecules in the order of the ground truth: an atom and its neighbours per line."""
     lines = (home / "MUTAG.txt").read_text().splitlines()
     truth = [[int(i) for i in line.split()] for line in (home / "MUTAG_ground_truth.txt").read_text().splitlines()]
@@ -39,21 +39,23 @@ def read_mutag(home: Path) -> list[Graph]:
         edges = torch.tensor([(i, j) for i, row in enumerate(rows) for j in row[2:]]).T
         known = torch.zeros(size, dtype=torch.bool)
         known[named] = True
-        graphs.append(Graph(F.one_hot(torch.tensor([row[0] for row in rows]), 7).float(), edges, CLASSES[label], known))
+        graphs.append(
+            LabelledGraph(F.one_hot(torch.tensor([row[0] for row in rows]), 7).float(), edges, CLASSES[label], known)
+        )
     return graphs
 
 
-def mutag(data: Path | None) -> list[Graph]:
+def mutag(data: Path | None) -> list[LabelledGraph]:
     """The molecules in the user's data folder."""
     return read_mutag(folder_of(data, "graphs/MUTAG", "molecules of MUTAG"))
 
 
-def motifs(count: int, seed: int = 0) -> list[Graph]:
+def motifs(count: int, seed: int = 0) -> list[LabelledGraph]:
     """Random trees of three kinds of nodes; those of class 1 have a node of kind 2 between two of kind 1."""
     return [_tree(i % 2, torch.Generator().manual_seed(1000 * seed + i)) for i in range(count)]
 
 
-def _tree(label: int, random: torch.Generator) -> Graph:
+def _tree(label: int, random: torch.Generator) -> LabelledGraph:
     size = int(torch.randint(9, 13, (), generator=random))
     pairs = [(int(torch.randint(i, (), generator=random)), i) for i in range(1, size)]
     far = [int(i) for i in torch.randperm(size, generator=random)[:3]]
@@ -67,7 +69,7 @@ def _tree(label: int, random: torch.Generator) -> Graph:
     known = torch.zeros(size + 3, dtype=torch.bool)
     known[group] = True
     edges = torch.tensor(pairs + [(b, a) for a, b in pairs]).T
-    return Graph(F.one_hot(kinds, 3).float(), edges, label, known)
+    return LabelledGraph(F.one_hot(kinds, 3).float(), edges, label, known)
 
 
 def deal(labels: Sequence[int], parts: int = 10, seed: int = 0) -> Tensor:
@@ -80,7 +82,7 @@ def deal(labels: Sequence[int], parts: int = 10, seed: int = 0) -> Tensor:
     return part
 
 
-def batched(graphs: Sequence[Graph]) -> tuple[Tensor, Tensor, Tensor]:
+def batched(graphs: Sequence[LabelledGraph]) -> tuple[Tensor, Tensor, Tensor]:
     """Several graphs as one: features, edges, and the graph of every node."""
     sizes = torch.tensor([len(g.x) for g in graphs])
     starts = (sizes.cumsum(0) - sizes).tolist()
@@ -133,7 +135,7 @@ class GraphNet(nn.Module):
         return logits
 
 
-def train(model: nn.Module, graphs: Sequence[Graph], epochs: int, size: int = 32) -> None:
+def train(model: nn.Module, graphs: Sequence[LabelledGraph], epochs: int, size: int = 32) -> None:
     """Adam with a falling rate and a fixed number of epochs, so that no graph is spent on stopping early."""
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
@@ -148,7 +150,7 @@ def train(model: nn.Module, graphs: Sequence[Graph], epochs: int, size: int = 32
     model.eval()
 
 
-def connected(graph: Graph, size: int) -> list[list[int]]:
+def connected(graph: LabelledGraph, size: int) -> list[list[int]]:
     """All connected sets of so many nodes."""
     near = [set(graph.edge_index[1][graph.edge_index[0] == i].tolist()) for i in range(len(graph.x))]
     found: set[frozenset[int]] = {frozenset([i]) for i in range(len(graph.x))}

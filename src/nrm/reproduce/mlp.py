@@ -12,7 +12,7 @@ from nrm.measure import Measure, measure
 from nrm.questions import Argument
 from nrm.reproduce.data import Split, digits, mnist
 from nrm.reproduce.drawing import correlation_figure, curves_figure
-from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting, ranges
+from nrm.reproduce.experiment import Experiment, Outcome, Setting, UnitPlan, ranges
 from nrm.reproduce.networks import accuracy, mlp, shuffled, train
 from nrm.reproduce.store import Tensors, Unit
 from nrm.reproduce.tables import as_tensors, joined, rows_of
@@ -48,7 +48,7 @@ def measured(model: nn.Module, test: Split, rows: range, bias: str) -> Measure:
     )  # fmt: skip
 
 
-def _plan(setting: Setting) -> Plan:
+def _plan(setting: Setting) -> UnitPlan:
     models = {name: trained(setting, name == "bias") for name in ("no-bias", "bias")}
     test = models["bias"][1]
     count = {2: setting.samples or len(test.inputs), 3: min(setting.samples or THIRD, setting.third or THIRD)}

@@ -13,7 +13,7 @@ from nrm.extras import extra
 from nrm.measure import measure
 from nrm.plot import series
 from nrm.reproduce.data import Split, sequences
-from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting
+from nrm.reproduce.experiment import Experiment, Outcome, Setting, UnitPlan
 from nrm.reproduce.networks import LinearRNN, accuracy, train
 from nrm.reproduce.store import Tensors, Unit
 from nrm.rules import LRP0, AlphaBeta, Rule
@@ -64,7 +64,7 @@ def _judge(seed: int) -> Tensors:
     return kept
 
 
-def _plan(setting: Setting) -> Plan:
+def _plan(setting: Setting) -> UnitPlan:
     seeds = setting.samples or (3 if setting.embedded else SEEDS)
     keys = [f"seed-{seed:03d}" for seed in range(seeds)]
     units = [Unit(key, partial(_judge, seed)) for seed, key in enumerate(keys)]

@@ -18,12 +18,12 @@ from nrm.errors import MassError, PrecisionError
 from nrm.evaluate import compare, scores
 from nrm.measure import Measure, measure
 from nrm.reproduce.data import folder_of
-from nrm.reproduce.experiment import Experiment, Outcome, Plan, Setting
+from nrm.reproduce.experiment import Experiment, Outcome, Setting, UnitPlan
 from nrm.reproduce.mlp import trained
 from nrm.reproduce.networks import ResNet, load
 from nrm.reproduce.store import Tensors, Unit
-from nrm.reproduce.tables import Row, as_tensors, joined, rows_of
-from nrm.reproduce.vgg import Asked, Subject, clusters, subject, upper_part
+from nrm.reproduce.tables import TableRow, as_tensors, joined, rows_of
+from nrm.reproduce.vgg import ImageSubject, LayerPair, clusters, subject, upper_part
 from nrm.rules import AlphaBeta, Composite, Gamma, Gradient, IntegratedGradients, Rule, ZPlus, composite
 
 SAMPLES = 10
@@ -41,7 +41,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class JudgedNetwork:
     """How a sample is measured, two layers, and which pairs of their blocks are judged.
 
     ``everywhere`` uses a rule in all linear steps, not only in convolutions; ``integrates`` has gradients along a way
@@ -50,7 +50,7 @@ class Network:
 
     ask: Callable[[int, Candidate], Measure]
     layers: tuple[str, str]
-    pairs: Callable[[Measure], Asked]
+    pairs: Callable[[Measure], LayerPair]
     everywhere: bool = False
     integrates: bool = True
 
@@ -72,13 +72,15 @@ class Network:
         return replace(base, conv=rule, add=rule, linear=rule if self.everywhere else base.linear)
 
 
-def _channels(layers: tuple[str, str], stride: int, ask: Callable[[int, Candidate], Measure], **facts: Any) -> Network:
+def _channels(
+    layers: tuple[str, str], stride: int, ask: Callable[[int, Candidate], Measure], **facts: Any
+) -> JudgedNetwork:
     """A network of which pairs of channels are judged, of the upper layer every ``stride``-th."""
     low, high = layers
-    return Network(ask, layers, lambda R: (R[low].channels, R[high].channels[::stride]), **facts)
+    return JudgedNetwork(ask, layers, lambda R: (R[low].channels, R[high].channels[::stride]), **facts)
 
 
-def _networks(setting: Setting) -> dict[str, Network]:
+def _networks(setting: Setting) -> dict[str, JudgedNetwork]:
     model, test, _ = trained(setting, True)
 
     def ask(i: int, candidate: Candidate) -> Measure:
@@ -93,7 +95,7 @@ def _networks(setting: Setting) -> dict[str, Network]:
     found = {
         "MLP": _channels(("1", "3"), 1, ask, everywhere=True),
         vgg.name: _channels(vgg.channels, stride, partial(_measured, vgg)),
-        f"{whole.name}, clusters": Network(
+        f"{whole.name}, clusters": JudgedNetwork(
             partial(_measured, whole), whole.blocks, partial(clusters, whole), integrates=setting.embedded
         ),
     }
@@ -102,7 +104,7 @@ def _networks(setting: Setting) -> dict[str, Network]:
     return found
 
 
-def _measured(found: Subject, i: int, candidate: Candidate) -> Measure:
+def _measured(found: ImageSubject, i: int, candidate: Candidate) -> Measure:
     return found.measured(i, candidate.rules, bias=candidate.bias, zero="sink")
 
 
@@ -125,7 +127,7 @@ def _resnet(setting: Setting) -> Callable[[int, Candidate], Measure]:
     return ask
 
 
-def _judge(network: Network, i: int) -> Tensors:
+def _judge(network: JudgedNetwork, i: int) -> Tensors:
     candidates = network.candidates()
     own, R = {}, network.ask(i, candidates[1])
     pairs = network.pairs(R)
@@ -135,7 +137,7 @@ def _judge(network: Network, i: int) -> Tensors:
     return as_tensors(compare(R, *pairs, methods=("occlusion", "activation", "random"), scores=own))
 
 
-def _plan(setting: Setting) -> Plan:
+def _plan(setting: Setting) -> UnitPlan:
     count = setting.samples or SAMPLES
     networks = _networks(setting)
     keys = {name: [f"{name}-{i:05d}" for i in range(count)] for name in networks}
@@ -158,7 +160,7 @@ def _plan(setting: Setting) -> Plan:
     return units, finish
 
 
-def _refused(name: str, network: Network, judged: set[tuple[str, str]], count: int) -> list[Row]:
+def _refused(name: str, network: JudgedNetwork, judged: set[tuple[str, str]], count: int) -> list[TableRow]:
     """A row for all rules under which no sample was accepted."""
     return [
         {"order": 2, "model": name, "bias": one.bias, "rules": one.name, "method": "nrm", "samples": 0,

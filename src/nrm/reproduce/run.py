@@ -18,12 +18,12 @@ from nrm.plot import save_and_close
 from nrm.reproduce.additive import ADDITIVE
 from nrm.reproduce.channels import CHANNELS
 from nrm.reproduce.clusters import CLUSTERS
-from nrm.reproduce.experiment import Experiment, Setting, Track
+from nrm.reproduce.experiment import Experiment, Setting, Tracking
 from nrm.reproduce.gnn import GNN
 from nrm.reproduce.mlp import MLP
 from nrm.reproduce.rnn import RNN
 from nrm.reproduce.rules import RULES
-from nrm.reproduce.store import Store, Unit
+from nrm.reproduce.store import ExperimentFolder, Unit
 from nrm.reproduce.tables import as_json, as_markdown
 
 EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, RULES)}
@@ -31,7 +31,7 @@ EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTER
 
 def reproduce(
     name: str, *, data: str | Path | None = None, out: str | Path = "out", samples: int | None = None,
-    third: int | None = None, embedded: bool = False, track: Track | None = None,
+    third: int | None = None, embedded: bool = False, track: Tracking | None = None,
 ) -> Path:  # fmt: skip
     """Runs an experiment and returns its folder, with ``results.json``, ``table.md`` and figures.
 
@@ -53,7 +53,7 @@ def reproduce(
     experiment = EXPERIMENTS[name]
     folder = Path(out) / name
     with claim(folder):
-        store = Store(folder, {"experiment": name, "embedded": embedded, "version": __version__})
+        store = ExperimentFolder(folder, {"experiment": name, "embedded": embedded, "version": __version__})
         units, finish = experiment.plan(Setting(home, samples, embedded, store, third))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NrmWarning)  # remarks about single samples; what is refused is counted

@@ -26,7 +26,7 @@ class Unit:
     work: Callable[[], Tensors]
 
 
-class Store:
+class ExperimentFolder:
     """The folder of one experiment. It belongs to one set of settings; other settings are refused."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:

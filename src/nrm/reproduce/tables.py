@@ -12,7 +12,7 @@ from torch import Tensor
 from nrm.evaluate import METHODS, Comparison, interval
 from nrm.reproduce.store import SCHEMA, Tensors
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
 def as_tensors(found: Comparison) -> Tensors:
@@ -43,13 +43,13 @@ def methods_of(table: Tensors) -> Iterator[tuple[str, Tensor]]:
         yield name, table[f"{name}/pearson"]
 
 
-def rows_of(table: Tensors, other: str = "rules", **facts: Any) -> list[Row]:
+def rows_of(table: Tensors, other: str = "rules", **facts: Any) -> list[TableRow]:
     """A row for every method. ``method (X)`` is a method whose fact ``other`` is X, not what ``facts`` say."""
     rows = []
     for key, values in methods_of(table):
         name, _, changed = key.partition(" (")
         defined = values[torch.isfinite(values)]
-        row: Row = {**facts, "method": name, "samples": len(values)}
+        row: TableRow = {**facts, "method": name, "samples": len(values)}
         if changed:
             row[other] = changed.removesuffix(")")
         row["pearson_mean"] = float(defined.mean()) if len(defined) else None
@@ -65,12 +65,12 @@ def rows_of(table: Tensors, other: str = "rules", **facts: Any) -> list[Row]:
     return rows
 
 
-def as_json(experiment: str, rows: Sequence[Row], facts: dict[str, Any]) -> str:
+def as_json(experiment: str, rows: Sequence[TableRow], facts: dict[str, Any]) -> str:
     """The text of ``results.json``."""
     return json.dumps({"schema": SCHEMA, "experiment": experiment, **facts, "rows": list(rows)}, indent=1)
 
 
-def as_markdown(title: str, rows: Sequence[Row], facts: dict[str, Any]) -> str:
+def as_markdown(title: str, rows: Sequence[TableRow], facts: dict[str, Any]) -> str:
     """The rows as a table, without the curves."""
     hidden = ("sc", "pearson_ci", "combinations", "undefined", "negative_outputs")
     columns = list(dict.fromkeys(k for row in rows for k in row if k not in hidden))
@@ -83,7 +83,7 @@ def as_markdown(title: str, rows: Sequence[Row], facts: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cell(row: Row, column: str) -> str:
+def _cell(row: TableRow, column: str) -> str:
     value = row.get(column)
     if column == "pearson_mean" and value is not None:
         low, high = row["pearson_ci"]

@@ -16,10 +16,10 @@ from nrm.measure import Measure, measure
 from nrm.questions import Partition
 from nrm.reproduce.data import Split, digits, folder_of, imagenet_files, labelled_files, mixed, photo, shown
 from nrm.reproduce.drawing import correlation_figure, curves_figure
-from nrm.reproduce.experiment import Outcome, Plan, Setting
+from nrm.reproduce.experiment import Outcome, Setting, UnitPlan
 from nrm.reproduce.networks import VGG, load, shuffled, small_cnn, torchvision_vgg, train
 from nrm.reproduce.store import Tensors, Unit
-from nrm.reproduce.tables import Row, as_tensors, rows_of
+from nrm.reproduce.tables import TableRow, as_tensors, rows_of
 from nrm.rules import Gamma, composite
 from nrm.search import cluster
 
@@ -30,11 +30,11 @@ SAMPLES = 100
 LOWER = 24
 """Layers of VGG16 up to the end of its fourth block."""
 
-Asked = tuple[Partition, Partition]
+LayerPair = tuple[Partition, Partition]
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class ImageSubject:
     """A network with images: which layers are asked about, how an input looks, and how many clusters the last has."""
 
     name: str
@@ -52,7 +52,7 @@ class Subject:
         return measure(self.model, x[None], target=target, rules=rules, bias=bias, zero=zero, progress=False)
 
 
-def subject(setting: Setting) -> Subject:
+def subject(setting: Setting) -> ImageSubject:
     """VGG16 with the head for Imagenette if its weights are there, else torchvision's; or a small network."""
     if setting.embedded:
         return _small(setting)
@@ -65,10 +65,10 @@ def subject(setting: Setting) -> Subject:
         files = mixed(imagenet_files(folder_of(home, "imagenet", "ImageNet images")))
         model, name = torchvision_vgg(), "VGG16 (torchvision)"
     layers = ("features.26", "features.28"), ("features.4", "features.30")
-    return Subject(name, model, len(files), lambda i: (photo(files[i][0]), files[i][1]), *layers, shown)
+    return ImageSubject(name, model, len(files), lambda i: (photo(files[i][0]), files[i][1]), *layers, shown)
 
 
-def upper_part(found: Subject) -> Subject:
+def upper_part(found: ImageSubject) -> ImageSubject:
     """The last convolutions and the head, which read the values of the fourth block: much less work.
 
     What two layers have in common does not depend on what lies below them: neither their relevance nor their
@@ -89,7 +89,7 @@ def upper_part(found: Subject) -> Subject:
     return replace(found, model=model, sample=sample)
 
 
-def _small(setting: Setting) -> Subject:
+def _small(setting: Setting) -> ImageSubject:
     learn, test = (Split(split.inputs.view(-1, 1, 8, 8), split.classes) for split in digits())
     model = small_cnn()
 
@@ -101,17 +101,19 @@ def _small(setting: Setting) -> Subject:
     model.load_state_dict(setting.store.keep("weights", work))
     pairs = ("3", "5"), ("2", "7")
     sample: Callable[[int], tuple[Tensor, int]] = lambda i: (test.inputs[i], int(test.classes[i]))  # noqa: E731
-    return Subject("small CNN on digits", model.eval(), 500, sample, *pairs, lambda x: x, coarse=4)
+    return ImageSubject("small CNN on digits", model.eval(), 500, sample, *pairs, lambda x: x, coarse=4)
 
 
-def clusters(found: Subject, R: Measure) -> Asked:
+def clusters(found: ImageSubject, R: Measure) -> LayerPair:
     """Pairs of clusters of positions in the outputs of the two blocks."""
     return cluster(R, found.blocks[0], 8), cluster(R, found.blocks[1], found.coarse)
 
 
 def plan(
-    setting: Setting, judge: Callable[[Subject, int], Tensors], finish: Callable[[Subject, list[Tensors]], Outcome]
-) -> Plan:
+    setting: Setting,
+    judge: Callable[[ImageSubject, int], Tensors],
+    finish: Callable[[ImageSubject, list[Tensors]], Outcome],
+) -> UnitPlan:
     """A unit of work for every image."""
     found = subject(setting)
     count = min(setting.samples or SAMPLES, found.count)
@@ -120,24 +122,26 @@ def plan(
     return units, lambda: finish(found, [setting.store.read(key) for key in keys])
 
 
-def scored(found: Subject, i: int, R: Measure, asked: Asked) -> dict[str, Tensor]:
+def scored(found: ImageSubject, i: int, R: Measure, asked: LayerPair) -> dict[str, Tensor]:
     """The scores of what propagates relevance, under the paper's rules and under gamma, and of activations."""
     own = {name: scores(R, *asked, method=name) for name in ("nrm", "lrp", "activation")}
     return own | {f"nrm ({BEST.name})": scores(found.measured(i, BEST), *asked)}
 
 
-def judged(R: Measure, asked: Asked, own: dict[str, Tensor], value: Any = "zero") -> Tensors:
+def judged(R: Measure, asked: LayerPair, own: dict[str, Tensor], value: Any = "zero") -> Tensors:
     """All methods against one table of joint contributions."""
     return as_tensors(compare(R, *asked, methods=("occlusion", "random"), scores=own, value=value))
 
 
-def rows_for(found: Subject, table: Tensors, **facts: Any) -> list[Row]:
+def rows_for(found: ImageSubject, table: Tensors, **facts: Any) -> list[TableRow]:
     """A row for every method, and for the measure under both rules."""
     rows = rows_of(table, order=2, model=found.name, bias="ignore", rules=PAPER, **facts)
     return [{**row, "bias": "ignore" if row["rules"] == PAPER else "input"} for row in rows]
 
 
-def common_figures(found: Subject, tables: Mapping[str, Tensors], asking: Callable[[Measure], Asked]) -> dict[str, Any]:
+def common_figures(
+    found: ImageSubject, tables: Mapping[str, Tensors], asking: Callable[[Measure], LayerPair]
+) -> dict[str, Any]:
     """SC_k of all samples, and the points of the first one."""
     R = found.measured(0, PAPER)
     asked = asking(R)
@@ -146,7 +150,7 @@ def common_figures(found: Subject, tables: Mapping[str, Tensors], asking: Callab
     return {"sc_k": curves_figure(tables), "scatter": correlation_figure(scattered)}
 
 
-def firsts(found: Subject, count: int) -> list[int]:
+def firsts(found: ImageSubject, count: int) -> list[int]:
     """Samples to draw, those of the first classes first."""
     return sorted(range(min(count, 10)), key=lambda i: found.sample(i)[1])
 

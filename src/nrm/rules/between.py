@@ -28,7 +28,7 @@ Baseline = float | Tensor | Mapping[str, float | Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class BlockStep:
     """A step between chosen layers: its function, and activations, baseline and geometry of every tensor it reads."""
 
     function: Segment
@@ -93,7 +93,7 @@ class Between(ABC):
     """Whether all entries are formed, which takes memory."""
 
     @abstractmethod
-    def maps(self, step: Step) -> list[LinearMap]:
+    def maps(self, step: BlockStep) -> list[LinearMap]:
         """The unnormalized entries of a step, a map for each of the tensors that it reads."""
 
     @property
@@ -150,7 +150,7 @@ class Gradient(Between):
     torch.Size([1, 4, 6])
     """
 
-    def maps(self, step: Step) -> list[LinearMap]:
+    def maps(self, step: BlockStep) -> list[LinearMap]:
         return step.jacobians((1.0,))
 
 
@@ -173,7 +173,7 @@ class IntegratedGradients(Against):
         super().__post_init__()
         _check_count("steps", self.steps)
 
-    def maps(self, step: Step) -> list[LinearMap]:
+    def maps(self, step: BlockStep) -> list[LinearMap]:
         return step.jacobians(tuple((k + 0.5) / self.steps for k in range(self.steps)))
 
 
@@ -194,7 +194,7 @@ class Occlusion(Against):
 
     materialises: ClassVar[bool] = True
 
-    def maps(self, step: Step) -> list[LinearMap]:
+    def maps(self, step: BlockStep) -> list[LinearMap]:
         everyone = torch.ones(sum(step.counts), dtype=torch.bool, device=step.h[0].device)
         whole, entries = step.mixed(everyone), []
         for i in range(len(everyone)):
@@ -227,12 +227,12 @@ class Shapley(Against):
         super().__post_init__()
         _check_count("samples", self.samples)
 
-    def maps(self, step: Step) -> list[LinearMap]:
+    def maps(self, step: BlockStep) -> list[LinearMap]:
         count = sum(step.counts)
         exact = 2**count <= self.samples * (count + 1)
         return step.matrices(_over_subsets(step, count) if exact else self._over_orders(step, count))
 
-    def _over_orders(self, step: Step, count: int) -> Tensor:
+    def _over_orders(self, step: BlockStep, count: int) -> Tensor:
         """The mean over orders: every drawn one, and then the same backwards."""
         generator, order = torch.Generator().manual_seed(0), torch.arange(count)
         nobody = torch.zeros(count, dtype=torch.bool, device=step.h[0].device)
@@ -249,7 +249,7 @@ class Shapley(Against):
         return total / self.samples
 
 
-def _over_subsets(step: Step, count: int) -> Tensor:
+def _over_subsets(step: BlockStep, count: int) -> Tensor:
     """The mean effect over all subsets of the others, each size with the same weight."""
     device = step.h[0].device
     values = {s: step.mixed(torch.tensor(s, dtype=torch.bool, device=device)) for s in _subsets(count)}

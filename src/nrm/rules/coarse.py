@@ -13,7 +13,7 @@ from nrm.capture import Combine, Linear, Node, Segment, Tape, Term, plain_execut
 from nrm.errors import QuestionError, RuleError
 from nrm.memory import refuse_larger
 from nrm.operators import Ends, LinearMap
-from nrm.rules.between import Between, Step
+from nrm.rules.between import Between, BlockStep
 
 
 def coarse_tape(tape: Tape, rule: Between, memory: int) -> Tape:
@@ -55,7 +55,7 @@ class _Builder:
         """The step from some tensors to the next one. What its entries do not add up to is its bias."""
         nodes = [self._tape.nodes[i] for i in starts]
         function = Segment(self._tape, starts, end.index)
-        step = Step(function, function.values, baselines, _ends(nodes, end))
+        step = BlockStep(function, function.values, baselines, _ends(nodes, end))
         try:
             maps = rule.maps(step)
             sums = [_column_sums(map, end.value) for map in maps]

@@ -44,7 +44,7 @@ class Composite:
         return rule
 
     def but(self, changes: Mapping[Matcher, Choice]) -> Composite:
-        """The same composite with some layers changed."""
+        """The composite with some layers changed."""
         return replace(self, changes=(*changes.items(), *self.changes))
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import RuleError
-from nrm.operators import Change, Identity, LinearMap
+from nrm.operators import Identity, LinearMap, WeightChange
 from nrm.rules.numbers import read_bounds, read_number, read_numbers
 
 Key = tuple[str, int]
@@ -395,12 +395,12 @@ class Sum:
         return hash((tuple(self.alpha.items()) if isinstance(self.alpha, Mapping) else self.alpha, self.rule))
 
 
-def _up(sign: int) -> Change:
+def _up(sign: int) -> WeightChange:
     """``max(0, sign * w)``."""
     return (lambda w: w.clamp(min=0)) if sign > 0 else (lambda w: w.clamp(max=0).neg_())
 
 
-def _down(sign: int) -> Change:
+def _down(sign: int) -> WeightChange:
     """``min(0, sign * w)``."""
     return (lambda w: w.clamp(max=0)) if sign > 0 else (lambda w: w.clamp(min=0).neg_())
 

@@ -4,9 +4,9 @@ from nrm.search.coarsening import Coarsening, coarsen, pair_information
 from nrm.search.flows import Flow, Flows, find_flows, table_cost as table_cost
 from nrm.search.found import Found, read_count as read_count
 from nrm.search.grouping import blocks_of as blocks_of, cluster, grouped_by as grouped_by
-from nrm.search.ranking import Best as Best, Request
+from nrm.search.ranking import BestFlows as BestFlows, Request
 from nrm.search.sides import Side
-from nrm.search.walks import Step, Walk, find_walks
+from nrm.search.walks import Walk, WalkStep, find_walks
 
 __all__ = [
     "Coarsening",
@@ -15,8 +15,8 @@ __all__ = [
     "Found",
     "Request",
     "Side",
-    "Step",
     "Walk",
+    "WalkStep",
     "cluster",
     "coarsen",
     "find_flows",

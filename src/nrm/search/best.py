@@ -31,7 +31,7 @@ COLUMNS = 2**20
 """How many columns are taken apart together."""
 
 
-class Best(NamedTuple):
+class BestBelow(NamedTuple):
     """The best products below every neuron of a tensor, times ``2**-exponent``; ``height`` counts roundings."""
 
     up: Tensor
@@ -49,7 +49,7 @@ class Terrain:
         self.network = network
         self._memory = memory
         self._fields: dict[int, Field] = {}
-        self._best: dict[int, Best] = {}
+        self._best: dict[int, BestBelow] = {}
         self._held = 0
         self.doors = set() if to_input else _flat_doors(network)
         self._one = torch.ones(1, dtype=network.tape.dtype, device=start.device)
@@ -67,15 +67,15 @@ class Terrain:
         found = branches(self.network, i, neurons)
         return [way for way in found if self.is_end(way.to) or self.network.nodes[way.to].tensor in self._best]
 
-    def best(self, node: int) -> Best:
+    def best(self, node: int) -> BestBelow:
         """The best products below the neurons of a node; units where walks end."""
         if not self.is_end(node):
             return self._best[self.network.nodes[node].tensor]
         unit = self.network.unit(node)
         if unit is None:
-            return Best(self._one, None)
+            return BestBelow(self._one, None)
         down = (-unit).clamp(min=0).reshape(-1)
-        return Best(unit.clamp(min=0).reshape(-1), down if bool(down.any()) else None)
+        return BestBelow(unit.clamp(min=0).reshape(-1), down if bool(down.any()) else None)
 
     def field(self, leaf: int) -> Field:
         """The columns of a linear step."""
@@ -124,7 +124,7 @@ class Terrain:
 
     # ---- one step up -----------------------------------------------------------------------------------------
 
-    def _rise(self, i: int, mask: Tensor) -> Best:
+    def _rise(self, i: int, mask: Tensor) -> BestBelow:
         below = self._same_below(i)
         if below in self._best:
             return self._best[below]
@@ -153,8 +153,8 @@ class Terrain:
             exponent += shift
         if not bool(down.any()):
             self._held -= size * self._one.element_size()
-            return Best(up, None, exponent, height + 1)
-        return Best(up, down, exponent, height + 1)
+            return BestBelow(up, None, exponent, height + 1)
+        return BestBelow(up, down, exponent, height + 1)
 
     def _same_below(self, i: int) -> int | None:
         """The tensor whose neurons are those of tensor i one by one, in the same order and with entry 1."""
@@ -166,12 +166,12 @@ class Terrain:
         return below.tensor if same and below.index == self.network.plain_index(below.tensor) else None
 
     @staticmethod
-    def _plain(branch: Branch, best: Best) -> tuple[Tensor, Tensor | None]:
+    def _plain(branch: Branch, best: BestBelow) -> tuple[Tensor, Tensor | None]:
         up = _at(best.up, branch.at)
         assert branch.entry is not None
         return signed(up, None if best.down is None else _at(best.down, branch.at), branch.entry)
 
-    def _linear(self, branch: Branch, best: Best) -> tuple[Tensor, Tensor | None]:
+    def _linear(self, branch: Branch, best: BestBelow) -> tuple[Tensor, Tensor | None]:
         """The best of each neuron's window. Neurons are sorted by which densities they have: under a batch norm with
         negative scales, half of them have another one.
         """

@@ -31,8 +31,8 @@ from nrm.search.found import read_count
 from nrm.search.grouping import blocks_of, grouped_by, ranked
 from nrm.tables import Records, html_table
 
-Array = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int64]
+FloatTable = npt.NDArray[np.float64]
+GroupNumbers = npt.NDArray[np.int64]
 
 ROUNDS = 20
 """How often blocks are moved at most, all layers in turn; about five are enough."""
@@ -211,7 +211,7 @@ def _summed(share: Tensor, labels: Tensor) -> Tensor:
 # ---- the search ------------------------------------------------------------------------------------------------------
 
 
-def _grouped(tables: list[Tensor], k: int) -> list[Labels]:
+def _grouped(tables: list[Tensor], k: int) -> list[GroupNumbers]:
     """The groups of one sample's layers, from input to output, for the tables between them: the best of all starts."""
     signed = [torch.stack(_signs(table), -1).numpy() for table in tables]
     signed = [p if p[..., 1].any() else p[..., :1] for p in signed]
@@ -224,7 +224,7 @@ def _grouped(tables: list[Tensor], k: int) -> list[Labels]:
     return max(found, key=lambda labels: _content(signed, labels, k))
 
 
-def _settle(sides: list[list[Array]], labels: list[Labels], k: int) -> list[Labels]:
+def _settle(sides: list[list[FloatTable]], labels: list[GroupNumbers], k: int) -> list[GroupNumbers]:
     """Moves blocks of all layers in turn until none wants to."""
     for _ in range(ROUNDS):
         moved = 0
@@ -237,7 +237,7 @@ def _settle(sides: list[list[Array]], labels: list[Labels], k: int) -> list[Labe
     return labels
 
 
-def _content(tables: list[Array], labels: list[Labels], k: int) -> float:
+def _content(tables: list[FloatTable], labels: list[GroupNumbers], k: int) -> float:
     """The pair information of all grouped tables."""
     total = 0.0
     for p, low, high in zip(tables, labels, labels[1:], strict=False):
@@ -250,27 +250,27 @@ def _content(tables: list[Array], labels: list[Labels], k: int) -> float:
 class Profiles:
     """How the blocks of a layer share their relevance: ``rows`` for all neighbours side by side, ``sides`` by whom."""
 
-    rows: Array
-    sides: Array
+    rows: FloatTable
+    sides: FloatTable
 
     @classmethod
-    def of(cls, tables: list[Array]) -> Profiles:
+    def of(cls, tables: list[FloatTable]) -> Profiles:
         """The profiles of the first axis of some tables ``(x, y, sign)``."""
         flat = [p.reshape(len(p), -1) for p in tables]
         sides = np.repeat(np.eye(len(flat)), [p.shape[1] for p in flat], axis=0)
         return cls(np.concatenate(flat, 1), sides)
 
-    def content(self, rows: Array) -> Array:
+    def content(self, rows: FloatTable) -> FloatTable:
         """What groups with these summed profiles add to the pair information of their neighbours' tables."""
-        total: Array = _xlogx(rows).sum(-1) - _xlogx(rows @ self.sides).sum(-1)
+        total: FloatTable = _xlogx(rows).sum(-1) - _xlogx(rows @ self.sides).sum(-1)
         return total
 
-    def price(self, row: Array, others: Array, content: Array | None = None) -> Array:
+    def price(self, row: FloatTable, others: FloatTable, content: FloatTable | None = None) -> FloatTable:
         """The information that is lost if a group with one profile is united with one of the others."""
         return self.content(row) + (self.content(others) if content is None else content) - self.content(row + others)
 
 
-def _begin(profiles: Profiles, k: int) -> Labels:
+def _begin(profiles: Profiles, k: int) -> GroupNumbers:
     """The first groups: blocks far from each other as seeds, the others to their nearest, and the seeds merged to k."""
     rows, content = profiles.rows, profiles.content(profiles.rows)
     near = np.zeros(len(rows), dtype=np.int64)
@@ -286,7 +286,7 @@ def _begin(profiles: Profiles, k: int) -> Labels:
     return _merge(profiles, near, k)
 
 
-def _merge(profiles: Profiles, labels: Labels, k: int) -> Labels:
+def _merge(profiles: Profiles, labels: GroupNumbers, k: int) -> GroupNumbers:
     """Unites the two groups whose union costs least, until k are left."""
     count = int(labels.max()) + 1
     sums = _add_up(profiles.rows, labels, count)
@@ -305,7 +305,7 @@ def _merge(profiles: Profiles, labels: Labels, k: int) -> Labels:
     return np.unique(labels, return_inverse=True)[1].reshape(-1)
 
 
-def _move(profiles: Profiles, labels: Labels, k: int) -> int:
+def _move(profiles: Profiles, labels: GroupNumbers, k: int) -> int:
     """Moves blocks one by one to where they cost least, in place; says how many moved."""
     rows, mass = profiles.rows, profiles.rows.sum(1)
     heavy = [int(x) for x in np.argsort(-mass, kind="stable") if mass[x] > 0]
@@ -334,11 +334,11 @@ def _move(profiles: Profiles, labels: Labels, k: int) -> int:
     return total
 
 
-def _add_up(rows: Array, labels: Labels, k: int) -> Array:
+def _add_up(rows: FloatTable, labels: GroupNumbers, k: int) -> FloatTable:
     total = np.zeros((k, *rows.shape[1:]))
     np.add.at(total, labels, rows)
     return total
 
 
-def _xlogx(p: Array) -> Array:
+def _xlogx(p: FloatTable) -> FloatTable:
     return p * np.log(np.maximum(p, 1e-300))

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from nrm.errors import NrmWarning
-from nrm.questions import Answerer, Layer, Meeting, Partition, Plan, Progress, Rows, Set, Stop, plan_stops
+from nrm.questions import Answerer, BlockNumbers, Layer, Meeting, Partition, Plan, Progress, Set, Stop, plan_stops
 from nrm.search.found import Found
 from nrm.search.prefixes import Prefixes, UnboundedError
-from nrm.search.ranking import Best, Queue, Request
+from nrm.search.ranking import BestFlows, Queue, Request
 from nrm.search.sides import Side
 
 AFFORDABLE = 40.0
@@ -149,7 +149,7 @@ class FlowSearch:
         self._meetings = [Meeting.of(plan, side.stops) for plan, side in zip(self._plans, sides, strict=True)]
         self._memory = memory
 
-    def run(self, request: Request) -> tuple[dict[int, Best], dict[int, float]]:
+    def run(self, request: Request) -> tuple[dict[int, BestFlows], dict[int, float]]:
         """Per sample: the best combinations, and the bound of all that were not looked at."""
         if request.method == "greedy":
             return self._greedy(request), dict.fromkeys(self._samples, math.inf)
@@ -169,18 +169,18 @@ class FlowSearch:
             return self._enumerate(request), dict.fromkeys(self._samples, 0.0)
         return best, rest
 
-    def _enumerate(self, request: Request) -> dict[int, Best]:
+    def _enumerate(self, request: Request) -> dict[int, BestFlows]:
         """The best entries of the whole table, chunk by chunk."""
-        meeting, best = self._meetings[0], {s: Best(request.k) for s in self._samples}
+        meeting, best = self._meetings[0], {s: BestFlows(request.k) for s in self._samples}
         order = [meeting.stops.index(stop) for stop in (*meeting.above, *meeting.below, *meeting.hubs)]
         for rows, part in self._table():
             rows = (*rows, *(list(range(stop.count)) for stop in meeting.hubs))
-            blocks = _Blocks(rows, order)
+            blocks = _BlockNumbering(rows, order)
             for s in self._samples:
                 best[s].add(request, part[:, s].flatten(), blocks)
         return best
 
-    def _table(self) -> Iterator[tuple[Rows, Tensor]]:
+    def _table(self) -> Iterator[tuple[BlockNumbers, Tensor]]:
         """The table of all sides together, chunk by chunk: ``(stack, samples, *axes of the meeting)``."""
         answerers = [
             Answerer(side.network, side.base, memory=self._memory, progress=_silent if n else self._progress)
@@ -202,7 +202,7 @@ class FlowSearch:
     def _prefixes(self, bounded: bool) -> Prefixes:
         return Prefixes(self._sides, memory=self._memory, progress=self._progress, bounded=bounded)
 
-    def _search(self, request: Request, effort: float) -> tuple[dict[int, Best], dict[int, float]]:
+    def _search(self, request: Request, effort: float) -> tuple[dict[int, BestFlows], dict[int, float]]:
         """Best-first: the prefix that can reach farthest is extended, until nothing left can reach the list."""
         prefixes = self._prefixes(bounded=True)
         best, queues = self._greedy(request), {s: Queue() for s in self._samples}
@@ -219,10 +219,10 @@ class FlowSearch:
                 extension.rank(request, best[s], queues[s])
         return best, {s: queues[s].reach(best[s].threshold) for s in self._samples}
 
-    def _greedy(self, request: Request) -> dict[int, Best]:
+    def _greedy(self, request: Request) -> dict[int, BestFlows]:
         """Layer by layer, keeping the k prefixes of the largest relevance."""
         prefixes = self._prefixes(bounded=False)
-        best, beam = {s: Best(request.k) for s in self._samples}, {s: [prefixes.root] for s in self._samples}
+        best, beam = {s: BestFlows(request.k) for s in self._samples}, {s: [prefixes.root] for s in self._samples}
         while any(beam.values()):
             queues = {s: Queue() for s in self._samples}
             for s, extension in prefixes.extend(beam):
@@ -231,7 +231,7 @@ class FlowSearch:
         return best
 
 
-class _Blocks:
+class _BlockNumbering:
     """Which blocks the entries of a chunk of a table are, in the order of the stops."""
 
     def __init__(self, rows: Sequence[list[int]], order: Sequence[int]) -> None:

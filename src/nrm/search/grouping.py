@@ -145,7 +145,7 @@ def _joined(vectors: Vectors, mine: npt.NDArray[np.bool_], k: int, fit: Any) -> 
 
 
 def ranked(labels: Tensor, relevance: Tensor) -> Tensor:
-    """The same groups ``(samples, blocks)``, numbered by decreasing relevance, ties by their first block."""
+    """Groups ``(samples, blocks)``, numbered by decreasing relevance, ties by their first block."""
     new = torch.full_like(labels, -1)
     for sample, (mine, share) in enumerate(zip(labels.tolist(), relevance.tolist(), strict=True)):
         found = [g for g in dict.fromkeys(mine) if g >= 0]

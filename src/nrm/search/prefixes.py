@@ -29,7 +29,7 @@ from nrm.questions import (
     route_flops,
     widest,
 )
-from nrm.search.ranking import Best, Queue, Request
+from nrm.search.ranking import BestFlows, Queue, Request
 from nrm.search.sides import Side, total_of
 from nrm.steps import Arrivals, Network
 
@@ -63,7 +63,7 @@ class Extension(NamedTuple):
     fixed: int
     complete: bool
 
-    def rank(self, request: Request, best: Best, queue: Queue) -> None:
+    def rank(self, request: Request, best: BestFlows, queue: Queue) -> None:
         """Puts findings onto the list, and prefixes into the queue."""
         if self.complete:
             best.add(request, self.relevance.flatten(), self._blocks)
@@ -174,7 +174,7 @@ class _Reader:
         return self._side.weighed(self._read(self._own(rows), pairs))
 
     def total(self, rows: Tensor) -> Tensor:
-        """The same of the sums of absolute relevances."""
+        """The tables of the sums of absolute relevances."""
         return self._side.weighed(self._read(self._own(rows), False, self._absolute), absolute=True)
 
     def _own(self, rows: Tensor) -> Tensor:

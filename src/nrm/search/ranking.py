@@ -52,7 +52,7 @@ class Request(NamedTuple):
 
 
 @dataclass
-class Best:
+class BestFlows:
     """The best combinations of one sample so far. Equal ones are ordered by their blocks."""
 
     k: int

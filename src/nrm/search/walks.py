@@ -36,7 +36,7 @@ TIES = 1000
 
 
 @dataclass(frozen=True)
-class Step:
+class WalkStep:
     """A neuron on a walk: a layer, or its edge to one consumer, and the index without the sample axis.
 
     ``label`` is its name, where the measure has one.
@@ -72,7 +72,7 @@ class Walk:
     relevance: float
     share: float
     multiplicity: int
-    steps: tuple[Step, ...]
+    steps: tuple[WalkStep, ...]
     capped: bool = False
 
     def __iter__(self) -> Iterator[Set]:
@@ -111,7 +111,7 @@ def find_walks(
     return Found("walks", [search.best(sample, count) for sample in samples], list(samples))
 
 
-class Column(NamedTuple):
+class WalkColumn(NamedTuple):
     """The entries of one neuron, best first: where each goes, what it is, and what it and all below is worth."""
 
     ways: list[Branch]
@@ -160,7 +160,7 @@ class Search:
         self._start = start.reshape(-1)
         (self._density,) = (rho.reshape(-1) for rho in terrain.network.started(start).tensors)
         self._sign = sign
-        self._columns: dict[tuple[int, int, int], Column] = {}
+        self._columns: dict[tuple[int, int, int], WalkColumn] = {}
         self._eps = torch.finfo(self._tape.dtype).eps
 
     def best(self, sample: int, k: int) -> list[Walk]:
@@ -202,9 +202,9 @@ class Search:
     def _walks(self, sample: int) -> Iterator[Trail]:
         """Complete walks, best first. What waits in the heap is a trail and the next entry to extend it by."""
         number = itertools.count()
-        heap: list[tuple[tuple[int, float], int, Trail | None, Column, int]] = []
+        heap: list[tuple[tuple[int, float], int, Trail | None, WalkColumn, int]] = []
 
-        def wait(trail: Trail | None, column: Column, rank: int) -> None:
+        def wait(trail: Trail | None, column: WalkColumn, rank: int) -> None:
             if rank < len(column.worth):
                 mantissa, exponent = (1.0, 0) if trail is None else (abs(trail.mantissa), trail.exponent)
                 worth, shift = math.frexp(mantissa * float(column.worth[rank]))
@@ -232,13 +232,13 @@ class Search:
     def _tensor(self, node: int) -> int:
         return self._terrain.network.nodes[node].tensor
 
-    def _roots(self, sample: int) -> Column:
+    def _roots(self, sample: int) -> WalkColumn:
         """The outputs with relevance, as if they were the column of a neuron above."""
         at = self._outputs(sample)
         way = Branch(self._terrain.network.plain(self._tape.output).index, at)
         return self._sorted([way], [at], [self._density[at].double()], self._sign)
 
-    def _column(self, i: int, neuron: int, want: int) -> Column:
+    def _column(self, i: int, neuron: int, want: int) -> WalkColumn:
         """The entries of a neuron, sorted by the best product of the wanted sign that they lead to."""
         if (i, neuron, want) not in self._columns:
             ways = self._terrain.ways(i, torch.tensor([neuron], device=self._start.device))
@@ -262,7 +262,7 @@ class Search:
             entry += part if share is None else share * part
         return index, entry
 
-    def _sorted(self, ways: list[Branch], at: list[Tensor], entries: list[Tensor], want: int) -> Column:
+    def _sorted(self, ways: list[Branch], at: list[Tensor], entries: list[Tensor], want: int) -> WalkColumn:
         bests = [self._terrain.best(way.to) for way in ways]
         exponent = max((b.exponent for b in bests), default=0)
         worths: list[Tensor] = []
@@ -277,13 +277,13 @@ class Search:
             worths.append(entry.abs() * below * slack * 2.0 ** max(best.exponent - exponent, -1000))
         if not worths:
             empty = np.zeros(0)
-            return Column(ways, empty.astype(np.int64), empty.astype(np.int64), empty, empty, 0)
+            return WalkColumn(ways, empty.astype(np.int64), empty.astype(np.int64), empty, empty, 0)
         worth = torch.cat(worths).cpu().numpy()
         order = np.argsort(-worth, kind="stable")
         order = order[worth[order] > 0]
         way = np.repeat(np.arange(len(ways)), [len(w) for w in worths])
         neuron, values = torch.cat(at).cpu().numpy(), torch.cat(entries).cpu().numpy()
-        return Column(ways, way[order], neuron[order], values[order], worth[order], exponent)
+        return WalkColumn(ways, way[order], neuron[order], values[order], worth[order], exponent)
 
     # ---- from trails to walks --------------------------------------------------------------------------------
 
@@ -295,14 +295,14 @@ class Search:
         found = self._terrain.network.nodes[node]
         return Site(found.tensor, port=found.port)
 
-    def _steps(self, trail: Trail) -> tuple[Step, ...]:
+    def _steps(self, trail: Trail) -> tuple[WalkStep, ...]:
         places: list[tuple[Site, int]] = []
         here: Trail | None = trail
         while here is not None:
             places += [(self._site(here.node), here.neuron), *((Site(i), n) for i, n in reversed(here.via))]
             here = here.before
         places.reverse()
-        steps: list[Step] = []
+        steps: list[WalkStep] = []
         for k, (site, neuron) in enumerate(places):
             above = places[k - 1][0].node if k else None
             last = k == len(places) - 1
@@ -317,7 +317,7 @@ def _values(best: Tensor, neurons: Tensor) -> Tensor:
     return best.double().expand(neurons.shape) if best.numel() == 1 else best[neurons].double()
 
 
-def _extended(trail: Trail | None, column: Column, rank: int) -> Trail:
+def _extended(trail: Trail | None, column: WalkColumn, rank: int) -> Trail:
     way = column.ways[int(column.way[rank])]
     entry, neuron = float(column.entry[rank]), int(column.neuron[rank])
     if trail is None:
@@ -345,7 +345,7 @@ def _same_neurons(tape: Tape, above: int, below: Site) -> bool:
     return all(move is None or isinstance(move, Reshape | Permute) for move in moves)
 
 
-def _step(tape: Tape, network: Network, site: Site, neuron: int, consumer: int | None) -> Step:
+def _step(tape: Tape, network: Network, site: Site, neuron: int, consumer: int | None) -> WalkStep:
     node = tape.nodes[site.node]
     shape, sample = tuple(node.shape), node.sample
     if site.port:
@@ -355,7 +355,7 @@ def _step(tape: Tape, network: Network, site: Site, neuron: int, consumer: int |
     else:
         layer = Layer(_name(tape, node), None if consumer is None else tape.nodes[consumer].name)
     at = [int(i) for i in np.unravel_index(neuron, shape)] if shape else []
-    return Step(layer, tuple(i for axis, i in enumerate(at) if axis != sample))
+    return WalkStep(layer, tuple(i for axis, i in enumerate(at) if axis != sample))
 
 
 def _name(tape: Tape, node: Node) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.operators import Field, Rows
+from nrm.operators import Field, WeightRows
 from nrm.search.branches import Branch
 from nrm.steps import Factored, Network
 
@@ -71,9 +71,9 @@ def factors(field: Field, maps: list[Factored], c: Tensor) -> list[tuple[int, Te
     for k, map in enumerate(maps):
         asked = map.factors
         scale = None if asked.rows is None else asked.rows.reshape(-1)[c % asked.rows.numel()][:, None]
-        rows = Rows(asked.map.inside, asked.map.outside, field.rows(c).to(asked.below.value), field.sparse)
+        rows = WeightRows(asked.map.inside, asked.map.outside, field.rows(c).to(asked.below.value), field.sparse)
         for part in asked.on(rows, scale):
-            assert isinstance(part.map, Rows)
+            assert isinstance(part.map, WeightRows)
             found.append((k, part.a, part.map.weight))
     return found
 

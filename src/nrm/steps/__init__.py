@@ -5,7 +5,7 @@ from nrm.steps.columns import Columns
 from nrm.steps.drains import PORTS, drain_shape
 from nrm.steps.families import Family, family
 from nrm.steps.maps import Factored, Local, Map, Softmaxed, Summed
-from nrm.steps.messages import Amounts, Arrivals, Change, Delivery, Pairing, outer, total_of
+from nrm.steps.messages import Amounts, Arrivals, Delivery, Pairing, StackChange, outer, total_of
 from nrm.steps.network import Network
 from nrm.steps.nodes import COLUMN, DRAIN, Link, RelevanceNode
 
@@ -16,7 +16,6 @@ __all__ = [
     "Amounts",
     "Arrivals",
     "Assignment",
-    "Change",
     "Columns",
     "Delivery",
     "Factored",
@@ -28,6 +27,7 @@ __all__ = [
     "Pairing",
     "RelevanceNode",
     "Softmaxed",
+    "StackChange",
     "Summed",
     "drain_shape",
     "family",

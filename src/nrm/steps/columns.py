@@ -61,7 +61,7 @@ class Columns:
 def make_column(network: Network, i: int) -> Columns:
     """The columns of a step that converts."""
     try:
-        return _Sums(network, i).column()
+        return _ColumnSums(network, i).column()
     except RuleError as error:
         raise error.at(network.tape.nodes[i].name) from None
 
@@ -71,7 +71,7 @@ def noise_floor(size: Tensor) -> Tensor:
     return 1e3 * torch.finfo(size.dtype).eps * size
 
 
-class _Sums:
+class _ColumnSums:
     """The sums of one step's columns, and which of them are lost."""
 
     def __init__(self, network: Network, i: int) -> None:
@@ -190,7 +190,7 @@ def _condition(network: Network, i: int, column: Columns) -> Tensor | float:
 
     Where the sum is the value itself, its rounding is in the arriving relevance too and cancels.
     """
-    sums = _Sums(network, i)
+    sums = _ColumnSums(network, i)
     if len(column.factors) > 1 or not any(rule.cancels for rule in sums.leaves):
         return 1.0
     live = column.factors[0] != 0
@@ -208,7 +208,7 @@ def _condition(network: Network, i: int, column: Columns) -> Tensor | float:
     return torch.where(live & (size > 0), whole / size.clamp(min=torch.finfo(size.dtype).tiny), 1.0).clamp(min=1)
 
 
-def _absolute_or(sums: _Sums, otherwise: Tensor) -> Tensor:
+def _absolute_or(sums: _ColumnSums, otherwise: Tensor) -> Tensor:
     """The sums of absolute entries, or something else where single weights are not known."""
     try:
         return sums._total(0, "absolute")

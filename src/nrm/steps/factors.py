@@ -26,7 +26,7 @@ LARGE = 2**22
 """The factors of a step with more weights than this are kept alone."""
 
 
-class Part(NamedTuple):
+class FactorPart(NamedTuple):
     """One factor ``diag(a) V``, from the unit of the input; an ``a`` of None is 1."""
 
     a: Scale
@@ -56,10 +56,10 @@ class Factors:
         """Whether this is the block of a plain term."""
         return isinstance(self.map, Identity)
 
-    def __call__(self) -> list[Part]:
+    def __call__(self) -> list[FactorPart]:
         return [part for part in self.store.parts(self, self.map) if part.group == self.group]
 
-    def on(self, map: LinearMap, rows: Tensor | None = None) -> list[Part]:
+    def on(self, map: LinearMap, rows: Tensor | None = None) -> list[FactorPart]:
         """The factors on other weights in the place of the step's own, such as single rows of them."""
         return [part for part in self.store.form(self, map, rows) if part.group == self.group]
 
@@ -74,10 +74,10 @@ class FactorStore:
     def __init__(self, tape: Tape, mode: str) -> None:
         self._tape = tape
         self.mode = mode
-        self._recent: dict[tuple[Rule, Key, LinearMap, int, bool, bool], list[Part]] = {}
+        self._recent: dict[tuple[Rule, Key, LinearMap, int, bool, bool], list[FactorPart]] = {}
         self._nonnegative: dict[int, bool] = {}
 
-    def parts(self, asked: Factors, map: LinearMap) -> list[Part]:
+    def parts(self, asked: Factors, map: LinearMap) -> list[FactorPart]:
         """The factors of a step; those of the last calls are kept."""
         slot = (asked.rule, asked.key, map, asked.below.index, asked.is_one, asked.rows is not None)
         if slot not in self._recent:
@@ -85,18 +85,18 @@ class FactorStore:
             self._recent[slot] = self.form(asked, map, asked.rows)
         return self._recent[slot]
 
-    def form(self, asked: Factors, map: LinearMap, rows: Tensor | None) -> list[Part]:
+    def form(self, asked: Factors, map: LinearMap, rows: Tensor | None) -> list[FactorPart]:
         """The factors of a rule on a map, as parts from the unit of the input."""
         node, h = asked.below, asked.below.value
         if rows is not None:
             map = map.reweight(rows.mul)
         found = asked.rule.within(h, node.sample).factors(asked.key, map, h, self.is_nonnegative(node.index))
-        parts = [Part(f.a if asked.is_one else _per_unit(f.a, h, asked.rule), f.map, f.group) for f in found]
+        parts = [FactorPart(f.a if asked.is_one else _per_unit(f.a, h, asked.rule), f.map, f.group) for f in found]
         return parts if not self.mode else [self._absolute(part) for part in parts]
 
-    def _absolute(self, part: Part) -> Part:
+    def _absolute(self, part: FactorPart) -> FactorPart:
         a = part.a.abs() if isinstance(part.a, Tensor) else None if part.a is None else abs(part.a)
-        return Part(a, _Bounded(part.map) if self.mode == "bound" else part.map.reweight(torch.abs), part.group)
+        return FactorPart(a, _Bounded(part.map) if self.mode == "bound" else part.map.reweight(torch.abs), part.group)
 
     def _make_room(self, map: LinearMap) -> None:
         weight = getattr(map, "weight", None)

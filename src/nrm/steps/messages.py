@@ -9,11 +9,11 @@ from torch import Tensor
 
 from nrm.operators import Slice
 
-Change = Callable[[Tensor], Tensor]
+StackChange = Callable[[Tensor], Tensor]
 """What is done to a stack of densities or amounts, neuron by neuron."""
 
 
-class Piece(NamedTuple):
+class DensityPiece(NamedTuple):
     """A density at a slice of a tensor."""
 
     move: Slice
@@ -28,10 +28,10 @@ class Arrivals:
     """
 
     def __init__(
-        self, densities: Mapping[int, Tensor] | None = None, pieces: Mapping[int, Piece] | None = None
+        self, densities: Mapping[int, Tensor] | None = None, pieces: Mapping[int, DensityPiece] | None = None
     ) -> None:
         self._densities: dict[int, Tensor] = dict(densities or {})
-        self._pieces: dict[int, list[Piece]] = {node: [piece] for node, piece in (pieces or {}).items()}
+        self._pieces: dict[int, list[DensityPiece]] = {node: [piece] for node, piece in (pieces or {}).items()}
 
     def items(self) -> Iterator[tuple[int, Tensor]]:
         """The nodes and their densities."""
@@ -64,18 +64,20 @@ class Arrivals:
         """Only what passes through the marked neurons, for every density of the stack with every mask."""
         return self.each(lambda rho: outer(rho, mask))
 
-    def each(self, change: Change) -> Arrivals:
+    def each(self, change: StackChange) -> Arrivals:
         """Every density changed."""
         return Arrivals({node: change(rho) for node, rho in self.items()})
 
-    def restacked(self, change: Change) -> Arrivals:
+    def restacked(self, change: StackChange) -> Arrivals:
         """Every density changed along the stack alone, whatever the neurons: pieces stay pieces."""
         result = Arrivals({node: change(rho) for node, rho in self._densities.items()})
-        result._pieces = {node: [Piece(p.move, change(p.density)) for p in all_] for node, all_ in self._pieces.items()}
+        result._pieces = {
+            node: [DensityPiece(p.move, change(p.density)) for p in all_] for node, all_ in self._pieces.items()
+        }
         return result
 
 
-def _joined(density: Tensor | None, pieces: Sequence[Piece]) -> Tensor:
+def _joined(density: Tensor | None, pieces: Sequence[DensityPiece]) -> Tensor:
     first = pieces[0]
     if density is None and len(pieces) == 1:
         return first.move.transpose(first.density)

@@ -31,7 +31,7 @@ from nrm.steps.drains import drain_index, drain_shape, narrowed, widened
 from nrm.steps.factors import FactorStore
 from nrm.steps.families import family_of
 from nrm.steps.maps import Drained, Factored, Local, Map, Scale, Scaled
-from nrm.steps.messages import Amounts, Arrivals, Delivery, Pairing, Piece, total_of
+from nrm.steps.messages import Amounts, Arrivals, Delivery, DensityPiece, Pairing, total_of
 from nrm.steps.nodes import BRANCH, COLUMN, DRAIN, PLAIN, Link, RelevanceNode
 
 
@@ -279,7 +279,7 @@ class Network:
             below = self.nodes[to]
             if isinstance(map, Local) and isinstance(map.move, Slice) and map.pre is None and map.post is None:
                 # put together with other pieces when it is read
-                deliveries.append(Delivery(below.tensor, Arrivals(pieces={to: Piece(map.move, rho)})))
+                deliveries.append(Delivery(below.tensor, Arrivals(pieces={to: DensityPiece(map.move, rho)})))
                 continue
             moved = map.transpose(rho)
             if moved is None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nrm.measure import Measure, measure
-from nrm.operators import Change, Convolution, Dense, LinearMap
+from nrm.operators import Convolution, Dense, LinearMap, WeightChange
 from nrm.questions import Layer
 from nrm.rules import NEGATIVE, POSITIVE, Rule
 
@@ -40,7 +40,7 @@ def check_map(map: LinearMap, *, stack: int = 3, tolerance: float = 1e-10) -> No
     _same("stack against single", map.apply(x[1:2]), up[1:2], tolerance * _size(up))
     matrix = materialize(map)
     _same("matrix", (x.reshape(stack, -1) @ matrix.T).reshape(up.shape), up, tolerance * _size(up))
-    changes: dict[str, Change] = {"positive part": lambda w: w.clamp(min=0), "absolute": torch.abs}
+    changes: dict[str, WeightChange] = {"positive part": lambda w: w.clamp(min=0), "absolute": torch.abs}
     for name, change in changes.items():
         _same(name, materialize(map.reweight(change)), change(matrix), tolerance * _size(matrix))
 
@@ -77,7 +77,7 @@ def check_op(function: Callable[[Tensor], Tensor], example: Tensor, *, tolerance
     """
     if isinstance(function, nn.Module):
         function = copy.deepcopy(function).double()
-    model = _Around(function, example.double())
+    model = _TestedNetwork(function, example.double())
     with torch.no_grad():
         plain = model(example.double())
     R = measure(model, example.double(), rules="lrp-0", bias="input")
@@ -100,7 +100,7 @@ def check_measure(R: Measure, *, tolerance: float = 1e-8) -> None:
         _same(f"pairs of {low!r} and {high!r} one by one", pairs[:, 0], one, tolerance * scale)
 
 
-class _Around(nn.Module):
+class _TestedNetwork(nn.Module):
     """A function between two linear layers."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], example: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from nrm.capture.contrast.splits import splits
 from nrm.capture.contrast.step import Exact, Pair, Parts, Piece, Step
 from nrm.errors import CaptureError
-from nrm.operators import Change, LinearMap
+from nrm.operators import LinearMap, WeightChange
 
 LARGEST = 2**27
 """Lines whose orders on the way are more numbers than this are not looked through."""
@@ -42,7 +42,7 @@ class ByRank(LinearMap):
         lines = x.reshape(x.shape[0], *shape).movedim(self.dim + 1, -1).unsqueeze(-1)
         return (weight @ lines).squeeze(-1).movedim(-1, self.dim + 1).reshape(x.shape[0], *outside)
 
-    def reweight(self, change: Change) -> ByRank:
+    def reweight(self, change: WeightChange) -> ByRank:
         return ByRank(self.inside, self.outside, self.dim, change(self.weight))
 
     @property

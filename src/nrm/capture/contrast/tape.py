@@ -23,7 +23,7 @@ from nrm.errors import CaptureError
 from nrm.operators import Function, LinearMap, Matmul
 
 
-class Difference(Node):
+class DifferenceNode(Node):
     """A tensor of a contrast. Its value is the difference of the runs, formed when it is read."""
 
     __slots__ = ("_form", "_like")
@@ -65,25 +65,25 @@ def _difference(step: Step, nodes: list[Node]) -> Node:
         return step.result.delta
 
     if isinstance(op, Source):
-        return Difference(node, op, node.inputs, plain)
+        return DifferenceNode(node, op, node.inputs, plain)
     if isinstance(op, Linear) and op.kind == "matmul":
         return _half(step, op, nodes)
     if isinstance(op, Combine) and op.kind == "matmul":
-        return Difference(node, Combine((Term(), Term()), joins=True, kind="product"), node.inputs, plain)
+        return DifferenceNode(node, Combine((Term(), Term()), joins=True, kind="product"), node.inputs, plain)
     if isinstance(op, Linear) and op.kind != "norm" and node.function not in OWN:
         check_constants(node, step.other, step.inputs)
-        return Difference(node, Linear(op.map, op.kind), node.inputs, plain)
+        return DifferenceNode(node, Linear(op.map, op.kind), node.inputs, plain)
     if isinstance(op, Combine) and op.gated:
         terms = (*op.terms, *(term for _, term in op.gated))
         inputs = (*node.inputs, *(i for i, _ in op.gated))
-        return Difference(node, Combine(terms, joins=True, kind=op.kind), inputs, plain)
+        return DifferenceNode(node, Combine(terms, joins=True, kind=op.kind), inputs, plain)
     found = None if isinstance(op, Combine) and not op.held and node.function not in OWN else split(step)
     if found is not None:
-        return Difference(node, found, node.inputs, plain)
+        return DifferenceNode(node, found, node.inputs, plain)
     if isinstance(op, Combine):
         check_constants(node, step.other, step.inputs)
-        return Difference(node, replace(op, shift=None), node.inputs, plain)
-    return Difference(node, Unknown(node.function, f"layer {node.name!r}", "contrast"), node.inputs, plain)
+        return DifferenceNode(node, replace(op, shift=None), node.inputs, plain)
+    return DifferenceNode(node, Unknown(node.function, f"layer {node.name!r}", "contrast"), node.inputs, plain)
 
 
 def _half(step: Step, op: Linear, nodes: list[Node]) -> Node:
@@ -92,7 +92,7 @@ def _half(step: Step, op: Linear, nodes: list[Node]) -> Node:
     assert isinstance(other, Linear)
     map = mean_of(op.map, other.map)
     (j,) = step.node.inputs
-    return Difference(step.node, Linear(map, "matmul"), (j,), lambda: map.apply(nodes[j].value[None])[0])
+    return DifferenceNode(step.node, Linear(map, "matmul"), (j,), lambda: map.apply(nodes[j].value[None])[0])
 
 
 def mean_of(one: LinearMap, other: LinearMap) -> LinearMap:

@@ -127,7 +127,7 @@ def _both(c: Call, input: Tensor, other: Tensor) -> Steps:
 
 
 def product(c: Call, *factors: tuple[Tensor, Callable[[Tensor], Tensor]]) -> Steps:
-    """The same, where each half is known as a function of its factor only."""
+    """A product of two matrices as its halves, where each half is known as a function of its factor only."""
     return _halves(c, [(x, Function(x.shape, c.result.shape, f, False, False, c.name)) for x, f in factors])
 
 

@@ -29,7 +29,7 @@ SQUASH: dict[str, tuple[Callable[[Tensor], Tensor], Pointwise]] = {
 }
 
 
-class Weights(NamedTuple):
+class RecurrentWeights(NamedTuple):
     """The weights of one layer in one direction, gates stacked as torch stacks them."""
 
     input: Tensor
@@ -46,7 +46,7 @@ class Weights(NamedTuple):
         return self.input_bias + self.hidden_bias
 
 
-class State(NamedTuple):
+class RecurrentState(NamedTuple):
     """The nodes of a state; None is 0. ``rows`` are the samples that have a state at all, None for every one."""
 
     hidden: int | None = None
@@ -63,7 +63,7 @@ class Cell:
 
     call: Call
     kind: str
-    weights: Weights
+    weights: RecurrentWeights
     tag: str
     names: dict[str, list[int]]
 
@@ -127,14 +127,14 @@ class Cell:
 
     # ---- cells -----------------------------------------------------------------------------------------------
 
-    def step(self, x: int, before: State, read: Tensor | None = None) -> State:
+    def step(self, x: int, before: RecurrentState, read: Tensor | None = None) -> RecurrentState:
         """One step: the state after reading ``x``. ``read`` is ``W x + b`` if it is known already."""
         if self.kind == "lstm":
             return self._lstm(x, before, read)
         hidden = self._gru(x, before, read) if self.kind == "gru" else self._rnn(x, before, read)
-        return State(hidden)
+        return RecurrentState(hidden)
 
-    def _gates(self, x: int, before: State, read: Tensor | None, name: str) -> int:
+    def _gates(self, x: int, before: RecurrentState, read: Tensor | None, name: str) -> int:
         """``W x + U h + b``, one column; the two biases are one."""
         batch = self._value(x).shape[0]
         if before.hidden is None:
@@ -146,10 +146,10 @@ class Cell:
     def _present(self, state: int, rows: Tensor | None) -> int:
         return state if rows is None else self._rows(state, rows)
 
-    def _rnn(self, x: int, before: State, read: Tensor | None) -> int:
+    def _rnn(self, x: int, before: RecurrentState, read: Tensor | None) -> int:
         return self._squash(self._gates(x, before, read, "pre"), self.kind.removeprefix("rnn_"), "h")
 
-    def _lstm(self, x: int, before: State, read: Tensor | None) -> State:
+    def _lstm(self, x: int, before: RecurrentState, read: Tensor | None) -> RecurrentState:
         batch = self._value(x).shape[0]
         gates = self._gates(x, before, read, "gates")
         size = self.weights.input.shape[0] // 4
@@ -166,15 +166,15 @@ class Cell:
             cell = self._sum([*new], "c")
         bounded = self._squash(cell, "tanh")
         if self.weights.projection is None:
-            return State(self._multiply(o, bounded, "h"), cell)
-        return State(self._linear(self._multiply(o, bounded), self.weights.projection, None, name="h"), cell)
+            return RecurrentState(self._multiply(o, bounded, "h"), cell)
+        return RecurrentState(self._linear(self._multiply(o, bounded), self.weights.projection, None, name="h"), cell)
 
-    def _gru(self, x: int, before: State, read: Tensor | None) -> int:
+    def _gru(self, x: int, before: RecurrentState, read: Tensor | None) -> int:
         """``n = tanh(W x + b + r (U h + d))``, ``h = (1 - z) n + z h``; of a state that is 0 only ``r d`` is left."""
         w, batch, size = self.weights, self._value(x).shape[0], self.weights.input.shape[0] // 3
         both, own = slice(None, 2 * size), slice(2 * size, None)
         inside = None if w.hidden_bias is None else w.hidden_bias[own]
-        pair = Weights(w.input[both], w.hidden[both], *(None if b is None else b[both] for b in w[2:4]))
+        pair = RecurrentWeights(w.input[both], w.hidden[both], *(None if b is None else b[both] for b in w[2:4]))
         ready = None if read is None else read[..., both]
         ready = ready if ready is None or pair.hidden_bias is None else ready + pair.hidden_bias
         gates = replace(self, weights=pair)._gates(x, before, ready, "gates")
@@ -244,8 +244,8 @@ def _one_step(c: Call, input: Tensor, hx: Any, *weights: Tensor | None) -> Steps
         c.recorder.node(state).index if c.tracked(state) else start(c, state, f"{path}/{name}0", x)
         for state, name in zip(states, "hc", strict=False)
     ]
-    cell = Cell(c, c.name.removesuffix("_cell"), Weights(*weights), path, names)  # type: ignore[arg-type]
-    after = cell.step(x, State(given[0], given[1] if len(given) > 1 else None))
+    cell = Cell(c, c.name.removesuffix("_cell"), RecurrentWeights(*weights), path, names)  # type: ignore[arg-type]
+    after = cell.step(x, RecurrentState(given[0], given[1] if len(given) > 1 else None))
     for name, calls in names.items():
         c.recorder.names.setdefault(name, []).extend(calls)
     results = c.result if isinstance(c.result, tuple) else (c.result,)

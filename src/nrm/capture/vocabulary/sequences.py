@@ -12,7 +12,7 @@ from torch import Tensor
 from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Op, Source, Term
 from nrm.capture.vocabulary.reading import Steps, reads
-from nrm.capture.vocabulary.recurrent import Cell, State, Weights, check_equal, start
+from nrm.capture.vocabulary.recurrent import Cell, RecurrentState, RecurrentWeights, check_equal, start
 from nrm.errors import CaptureError
 from nrm.operators import Gather, Place, Slice
 
@@ -36,11 +36,11 @@ def _sequence(c: Call, input: Tensor, *args: Any) -> Steps:
     return Unfolding(c, batch, states, weights, layers, 2 if bidirectional else 1).steps()
 
 
-def _weights(params: Sequence[Tensor], has_bias: bool) -> Weights:
+def _weights(params: Sequence[Tensor], has_bias: bool) -> RecurrentWeights:
     own = [p.detach() for p in params]
     last = own[4 if has_bias else 2 :]
     biases = own[2:4] if has_bias else [None, None]
-    return Weights(own[0], own[1], biases[0], biases[1], last[0] if last else None)
+    return RecurrentWeights(own[0], own[1], biases[0], biases[1], last[0] if last else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,13 +214,13 @@ class Unfolding:
     call: Call
     batch: Padded
     states: tuple[Tensor, ...]
-    weights: list[Weights]
+    weights: list[RecurrentWeights]
     layers: int
     directions: int
 
     def steps(self) -> Steps:
         """Records everything inside; the results of the call are left to the recorder."""
-        inputs, ends = self.batch.read(), list[State]()
+        inputs, ends = self.batch.read(), list[RecurrentState]()
         parts: list[list[int]] = []
         for layer in range(self.layers):
             parts = []
@@ -229,7 +229,7 @@ class Unfolding:
                 parts.append([s.hidden for s in states if s.hidden is not None])
                 forward = direction == 0
                 cells = [s.cell for s in states if s.cell is not None]
-                ends.append(State(self.batch.last(parts[-1], forward),
+                ends.append(RecurrentState(self.batch.last(parts[-1], forward),
                                   self.batch.last(cells, forward) if cells else None))  # fmt: skip
             inputs = (
                 parts[0] if self.directions == 1 else [self._side_by_side(pair) for pair in zip(*parts, strict=True)]
@@ -243,7 +243,7 @@ class Unfolding:
         words += [("forward", "backward")[direction]] if self.directions > 1 else []
         return self.call.recorder.path + (f"[{', '.join(words)}]" if words else "")
 
-    def _direction(self, layer: int, direction: int, inputs: Sequence[int]) -> list[State]:
+    def _direction(self, layer: int, direction: int, inputs: Sequence[int]) -> list[RecurrentState]:
         c, k, tag = self.call, layer * self.directions + direction, self._tag(layer, direction)
         weights, nodes = self.weights[k], c.recorder.nodes
         whole = torch.stack([nodes[i].value for i in inputs])
@@ -253,9 +253,9 @@ class Unfolding:
             self.batch.start(s, k) if c.tracked(s) else start(c, self.batch.row(s[k]), f"{tag}/{name}0", inputs[0])
             for s, name in zip(self.states, "hc", strict=False)
         ]
-        begin = State(given[0], given[1] if len(given) > 1 else None)
+        begin = RecurrentState(given[0], given[1] if len(given) > 1 else None)
         steps, names = len(inputs), list[dict[str, list[int]]]()
-        found, state = list[State](), begin
+        found, state = list[RecurrentState](), begin
         for t in range(steps) if direction == 0 else reversed(range(steps)):
             names.append({})
             cell = Cell(c, c.name, weights, tag, names[-1])
@@ -269,14 +269,16 @@ class Unfolding:
             c.recorder.steps.setdefault(tag, []).append([s.hidden for s in found if s.hidden is not None])
         return found
 
-    def _before(self, state: State, begin: State, t: int, forward: bool) -> State:
+    def _before(self, state: RecurrentState, begin: RecurrentState, t: int, forward: bool) -> RecurrentState:
         """The state that a step starts from: samples without a step before it start from the initial one."""
         rows = self.batch.before(t, forward)
         if rows is None:
             return state
         if begin.hidden is None and begin.cell is None:
-            return State(state.hidden, state.cell, rows) if len(rows) else State()
-        return State(self._started(state.hidden, begin.hidden, rows), self._started(state.cell, begin.cell, rows))
+            return RecurrentState(state.hidden, state.cell, rows) if len(rows) else RecurrentState()
+        return RecurrentState(
+            self._started(state.hidden, begin.hidden, rows), self._started(state.cell, begin.cell, rows)
+        )
 
     def _started(self, state: int | None, begin: int | None, rows: Tensor) -> int | None:
         if state is None:
@@ -296,7 +298,7 @@ class Unfolding:
                  for d, i in enumerate(pair))  # fmt: skip
         return recorder.add(Combine(tuple(terms)), list(pair), value, "cat")
 
-    def _results(self, parts: list[list[int]], ends: list[State]) -> Iterator[tuple[Tensor, Op, list[int]]]:
+    def _results(self, parts: list[list[int]], ends: list[RecurrentState]) -> Iterator[tuple[Tensor, Op, list[int]]]:
         output, *states = self.call.result
         yield self._checked(self.batch.whole(output, parts))
         for result, nodes in zip(states, ([s.hidden for s in ends], [s.cell for s in ends]), strict=False):
