@@ -84,7 +84,7 @@ def test_truth() -> None:
         (lambda: nrm.visits(a), ["walks visit sets", ".all is a whole layer"]),
         (lambda: nrm.visits(a.channels), ["walks visit sets", "a.channels[3] is one block"]),
         (lambda: nrm.visits(A), ["walks visit sets", "an event already"]),
-        (lambda: nrm.visits("a"), ["walks visit sets", "a.where(mask)"]),
+        (lambda: nrm.visits("a"), ["walks visit sets", "R['a'].channel(3)"]),
     ],
 )
 def test_what_cannot_be_written(write: Callable[[], Any], words: list[str]) -> None:

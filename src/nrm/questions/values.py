@@ -360,7 +360,7 @@ def read_partitions(given: Sequence[object]) -> list[Partition]:
     """Partitions of layers, checked; a layer stands for all its neurons.
 
     >>> read_partitions([Layer("a"), Layer("b").channels])
-    [nrm.layer('a').neurons, nrm.layer('b').channels]
+    [nrm.layer('a'), nrm.layer('b').channels]
     """
     for one in given:
         if not isinstance(one, Layer | Partition):
