@@ -241,6 +241,33 @@ def test_the_front_door_is_small_and_complete() -> None:
     assert all(hasattr(nrm, name) for name in nrm.SHORT)
 
 
+VISITED = (240, 41)
+"""How many functions in how many files the first question about pairs visits. To be lowered, never to be raised."""
+
+
+def test_a_pair_question_visits_few_functions() -> None:
+    code = """
+import json, sys, torch, nrm
+from torch import nn
+torch.manual_seed(0)
+layers = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(180, 3)
+R = nrm.measure(nn.Sequential(*layers), torch.rand(1, 1, 10, 10))
+seen = set()
+def profile(frame, event, _):
+    code, room = frame.f_code, frame.f_globals.get("__name__", "")
+    if event == "call" and room.startswith("nrm.") and not code.co_name.startswith("<"):
+        seen.add((code.co_filename, code.co_qualname))
+sys.setprofile(profile)
+R(R["1"].channels, R["3"].channels)
+sys.setprofile(None)
+print(json.dumps([len(seen), len({file for file, _ in seen})]))
+"""
+    functions, files = json.loads(run(code))
+    print(f"the first question about pairs visits {functions} functions in {files} files")
+    assert (functions, files) <= VISITED
+    assert files <= VISITED[1]
+
+
 def test_the_package_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
 

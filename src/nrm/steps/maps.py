@@ -59,6 +59,10 @@ def times(x: Tensor, scale: Scale) -> Tensor:
     return x if scale is None else x * scale
 
 
+def _size(scale: Scale) -> Scale:
+    return scale.abs() if isinstance(scale, Tensor) else scale and abs(scale)
+
+
 def at(scale: Scale, shape: torch.Size, neurons: Tensor, like: torch.dtype) -> Tensor:
     """The entries of a scale at flat indices of a shape."""
     if isinstance(scale, Tensor):
@@ -85,6 +89,11 @@ class Local(Map):
         rho = times(rho, self.post)
         return times(rho if self.move is None else self.move.transpose(rho), self.pre)
 
+    def bound(self, a: Tensor) -> Tensor:
+        """``apply`` with absolute entries, so that nothing cancels."""
+        a = times(a, _size(self.pre))
+        return times(a if self.move is None else self.move.apply(a), _size(self.post))
+
     def ways(self, neurons: Tensor) -> list[Way]:
         entry = at(self.post, self.outside, neurons, self.dtype)
         found = []
@@ -109,6 +118,10 @@ class Scaled(Map):
     def transpose(self, rho: Tensor) -> Tensor | None:
         scale = self.form()
         return None if scale is None else rho * scale
+
+    def bound(self, a: Tensor) -> Tensor:
+        """``apply`` with absolute entries, so that nothing cancels."""
+        return self.apply(a).abs()
 
     def ways(self, neurons: Tensor) -> list[Way]:
         scale = self.form()

@@ -348,14 +348,14 @@ class Network:
         if unit is None or bool((unit != 0).all()):
             return None
         total = (unit != 0).to(unit)
-        for to, map in self.twin("absolute").nodes[index].links:
+        for to, map in self.nodes[index].links:
             if not isinstance(map, Local | Scaled):
                 return None
             below = self.reach(to)
             if below is None and self.nodes[to].kind == COLUMN:
                 return None
             amount = torch.ones_like(self.full_unit(to)) if below is None else below.to(unit)
-            total = total + map.apply(amount[None])[0].abs()
+            total = total + map.bound(amount[None])[0]
         return total != 0
 
     def started(self, relevance: Tensor, density: Tensor | None = None) -> Arrivals:
