@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from nrm.measure.inner import Inner
 from nrm.measure.layers import Cut
 from nrm.numbers import size_text
 from nrm.questions import (
+    BASE,
     Argument,
     Formula,
     Layer,
@@ -29,6 +31,7 @@ from nrm.questions import (
 )
 
 Additive = Callable[..., Question]
+"""Reads the arguments of ``R.additive``."""
 
 
 class Planner:
@@ -92,9 +95,6 @@ def plan_of(inner: Inner, question: Question) -> Plan:
     return plan
 
 
-BASE = "base sweep"
-
-
 def together(plans: Sequence[Plan], how: str, shape: Sequence[int], axes: Sequence[str]) -> Plan:
     """Several plans that are followed one after the other, with what they have in common once."""
     lines: dict[str, Line] = {}
@@ -120,18 +120,11 @@ def _stacked(inner: Inner, question: Question) -> Plan:
     before = 1 + len([axis for axis in plans[0].axes if axis in axes])
     after = [axis for axis in plans[0].axes[before:] if axis != str(partitions[0])]
     tail = plans[0].shape[len(plans[0].shape) - len(after) :] if after else ()
-    blocks = sum(_count(plan.shape[before : len(plan.shape) - len(after)]) for plan in plans)
+    blocks = sum(math.prod(plan.shape[before : len(plan.shape) - len(after)]) for plan in plans)
     return together(
         plans, f"{len(plans)} partitions, one after the other", (*plans[0].shape[:before], blocks, *tail),
         (*plans[0].axes[:before], str(question.arguments[place]), *after),
     )  # fmt: skip
-
-
-def _count(sizes: Sequence[int]) -> int:
-    total = 1
-    for n in sizes:
-        total *= n
-    return total
 
 
 def _graph(inner: Inner, question: Question) -> Plan:

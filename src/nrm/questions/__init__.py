@@ -13,6 +13,7 @@ from nrm.questions.graph import interaction_graph as interaction_graph
 from nrm.questions.kept import Kept as Kept
 from nrm.questions.levels import additive_weights as additive_weights, cut_weights as cut_weights
 from nrm.questions.plan import (
+    BASE as BASE,
     Line as Line,
     Meeting as Meeting,
     Plan as Plan,

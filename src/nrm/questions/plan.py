@@ -24,6 +24,9 @@ from nrm.questions.sweep import Base, Site, between
 from nrm.steps import Network
 from nrm.tables import Records, cell, html_table
 
+BASE = "base sweep"
+"""The line of a plan that all questions to one measure share."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -216,7 +219,7 @@ def _plan(network: Network, meeting: Meeting, memory: int, kept: bool, counts: M
 
 def base_lines(network: Network, kept: bool) -> list[Line]:
     """The base sweep, where it has not been made yet."""
-    return [] if kept else [Line("base sweep", 1, sum(_reached_flops(network)))]
+    return [] if kept else [Line(BASE, 1, sum(_reached_flops(network)))]
 
 
 def result_axes(stops: Sequence[Stop], batch: int) -> tuple[list[int], list[str]]:
