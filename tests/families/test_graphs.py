@@ -572,3 +572,53 @@ def test_a_single_channel_per_node_is_no_axis_of_graphs(rules: Any) -> None:
     assert R(R["conv2"].channels).shape == (1, 1)
     assert torch.allclose(R(R["conv2"].positions)[0], torch.eye(5, dtype=torch.float64)[2])
     assert torch.allclose(R(R.input.positions).sum(), torch.ones((), dtype=torch.float64))
+
+
+class Attended(nn.Module):
+    """A graph attention layer, one with chosen neighbours, softmax-weighted messages, and a pooling by maxima."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = pyg.GATConv(4, 6, heads=2, concat=False)
+        self.sage = pyg.SAGEConv(6, 6, aggr="max")
+        self.soft = pyg.GENConv(6, 6, aggr="softmax", num_layers=1, norm="layer")
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = self.attend(x, edge_index).relu()
+        h = self.sage(h, edge_index).tanh()
+        h = self.soft(h, edge_index)
+        return self.head(pyg.global_max_pool(h, batch) + pyg.global_mean_pool(h, batch))
+
+
+@needs_pyg
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+def test_graphs_with_an_atom_exchanged_have_exact_contrasts() -> None:
+    """Only nodes that a changed node reaches have a part, and every graph has mass 1 at every cut."""
+    torch.manual_seed(0)
+    model = Attended().double().eval()
+    x, edges, batch = joined([ring(5, 0), ring(4, 1)])
+    other = x.clone()
+    other[1], other[7] = torch.rand(2, 4, dtype=torch.float64)
+    given = {"x": x, "edge_index": edges, "batch": batch}
+    R = nrm.measure(model, given, against={**given, "x": other}, target=0)
+    difference = (model(x, edges, batch) - model(other, edges, batch))[:, 0].detach()
+    torch.testing.assert_close(R.value, difference)
+    check = R.check(strict=False)
+    largest = max(max(row) for row in check.variation.values())
+    assert check.cut_error is not None
+    assert check.cut_error < 1e-10 * largest
+    heat = R.in_units(R.input)
+    changed = [(0, 1), (1, 7)]
+    for graph, node in changed:
+        torch.testing.assert_close(heat[graph, node].sum(), difference[graph])
+    kept = torch.ones(heat.shape[:2], dtype=torch.bool)
+    for graph, node in changed:
+        kept[graph, node] = False
+    assert float(heat[kept].abs().max()) == 0
+    fewer = {**given, "edge_index": edges[:, :-1], "x": other}
+    with pytest.raises(nrm.QuestionError, match="shape of the input"):
+        nrm.measure(model, given, against=fewer)
+    turned = {**given, "edge_index": edges.flip(0), "x": other}
+    with pytest.raises(nrm.CaptureError, match=r"in the two runs|between the two runs"):
+        nrm.measure(model, given, against=turned)

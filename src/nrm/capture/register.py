@@ -50,7 +50,7 @@ READINGS: dict[str, Callable[..., Steps]] = {
 
 def register(
     function: str | Callable[..., Any], reading: str | Callable[..., Steps], *,
-    contrast: Callable[..., Exact] | None = None,
+    contrast: Callable[..., Exact | None] | None = None,
 ) -> None:  # fmt: skip
     """Tells how a torch function, or a module, is read: what its call means for relevance.
 

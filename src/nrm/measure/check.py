@@ -445,7 +445,8 @@ class _CutMasses:
             arrived = self._base.arrivals.get(node.index)
             relevance = None if arrived is None else network.relevance(arrived)
             if relevance is not None:
-                found[node.name] = tuple(sample_sums(node, relevance.abs(), network.tape.batch).tolist())
+                shared = sample_sums(node, relevance.abs(), network.tape.batch)
+                found[node.name] = tuple(shared.expand(network.tape.batch).tolist())  # what is nobody's has one entry
         return found
 
 

@@ -628,11 +628,19 @@ class Measure:
             "target": self.target if isinstance(self.target, str) else self.target.tolist(),
             "prediction": self.prediction.tolist(),
             "value": self.value.tolist(),
+            "against": self._against(),
             "labels": {k: list(v) for k, v in self.inner.names.items()},
             "layers": [[row.name, list(row.shape)] for row in self.layers],
             "check": (check or self.check(strict=False)).describe(),
             "model_digest": self.inner.origin.digest(),
         }
+
+    def _against(self) -> dict[str, list[float]] | None:
+        """The explained outputs of the two runs of a contrast."""
+        runs = self.inner.target.runs
+        if runs is None:
+            return None
+        return {"here": self.inner.mine(runs[0]).tolist(), "reference": self.inner.mine(runs[1]).tolist()}
 
     def __repr__(self) -> str:
         return as_text("normalized relevance measure", self._rows())

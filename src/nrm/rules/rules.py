@@ -81,6 +81,11 @@ class Rule(ABC):
         return not self.cancels
 
     @property
+    def as_is(self) -> bool:
+        """Whether its entries are ``h W``, with nothing changed: then nothing needs to be known of ``h``."""
+        return type(self).factors is LRP0.factors
+
+    @property
     def damping(self) -> float:
         """What is added to column sums in the unnormalized counterpart."""
         return 0.0

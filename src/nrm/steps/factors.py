@@ -87,9 +87,12 @@ class FactorStore:
 
     def form(self, asked: Factors, map: LinearMap, rows: Tensor | None) -> list[FactorPart]:
         """The factors of a rule on a map, as parts from the unit of the input."""
-        node, h = asked.below, asked.below.value
         if rows is not None:
             map = map.reweight(rows.mul)
+        if asked.rule.as_is and not asked.is_one:
+            parts = [FactorPart(None, map, 0)]
+            return parts if not self.mode else [self._absolute(part) for part in parts]
+        node, h = asked.below, asked.below.value
         found = asked.rule.within(h, node.sample).factors(asked.key, map, h, self.is_nonnegative(node.index))
         parts = [FactorPart(f.a if asked.is_one else _per_unit(f.a, h, asked.rule), f.map, f.group) for f in found]
         return parts if not self.mode else [self._absolute(part) for part in parts]

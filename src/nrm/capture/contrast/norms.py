@@ -38,10 +38,7 @@ def _rms_norm(
 def _group_norm(
     step: Step, input: Pair, num_groups: int, weight: Tensor | None = None, bias: Any = None, eps: float = 1e-5
 ) -> Exact:
-    n, channels, *space = input.here.shape
-    view = (n, num_groups, channels // num_groups, *space)
-    gain = None if weight is None else weight.view(-1, *(1,) * len(space))
-    return step.mixed(functools.partial(_normalized, input, view, tuple(range(2, len(view))), gain, eps, True))
+    return _by_group(step, input, num_groups, weight, eps)
 
 
 @splits("instance_norm")
@@ -49,7 +46,15 @@ def _instance_norm(
     step: Step, input: Pair, running_mean: Any = None, running_var: Any = None, weight: Tensor | None = None,
     bias: Any = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Exact:  # fmt: skip
-    return _group_norm(step, input, input.here.shape[1], weight, bias, eps)
+    return _by_group(step, input, input.here.shape[1], weight, eps)
+
+
+def _by_group(step: Step, x: Pair, groups: int, weight: Tensor | None, eps: float) -> Exact:
+    """Groups of channels, each normalized with all its positions."""
+    n, channels, *space = x.here.shape
+    view = (n, groups, channels // groups, *space)
+    gain = None if weight is None else weight.view(-1, *(1,) * len(space))
+    return step.mixed(functools.partial(_normalized, x, view, tuple(range(2, len(view))), gain, eps, True))
 
 
 def _normalized(

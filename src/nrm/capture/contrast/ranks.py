@@ -18,8 +18,8 @@ LARGEST = 2**27
 
 
 @dataclass(frozen=True, eq=False)
-class ByRank(LinearMap):
-    """Lines along an axis to their ranks: every line has a matrix ``(ranks, entries)`` of its own."""
+class PerLine(LinearMap):
+    """Lines along an axis to others: every line has a matrix ``(ranks, entries)`` of its own."""
 
     inside: torch.Size
     outside: torch.Size
@@ -42,12 +42,8 @@ class ByRank(LinearMap):
         lines = x.reshape(x.shape[0], *shape).movedim(self.dim + 1, -1).unsqueeze(-1)
         return (weight @ lines).squeeze(-1).movedim(-1, self.dim + 1).reshape(x.shape[0], *outside)
 
-    def reweight(self, change: WeightChange) -> ByRank:
-        return ByRank(self.inside, self.outside, self.dim, change(self.weight))
-
-    @property
-    def nonnegative(self) -> bool:
-        return True
+    def reweight(self, change: WeightChange) -> PerLine:
+        return PerLine(self.inside, self.outside, self.dim, change(self.weight))
 
 
 @splits("sort", "topk", "kthvalue", "median", "nanmedian")
@@ -89,7 +85,7 @@ def _by_rank(step: Step, x: Pair, shape: torch.Size, outside: torch.Size, dim: i
         )  # fmt: skip
     weight = torch.stack([_shares(a, b)[ranks] for a, b in zip(*lines, strict=True)])
     lead = [n for d, n in enumerate(shape) if d != dim]
-    return (Piece(ByRank(shape, outside, dim, weight.reshape(*lead, len(ranks), size))),)
+    return (Piece(PerLine(shape, outside, dim, weight.reshape(*lead, len(ranks), size))),)
 
 
 def _shares(here: Tensor, there: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from nrm.capture.ops import Combine, Exact, LogSoftmax, Multiply, Pointwise, Sel
 from nrm.capture.replay import Segment
 from nrm.operators import Expand, Gather, GroupSum, LinearMap
 
-Split = Callable[..., Exact]
+Split = Callable[..., Exact | None]
 SPLITS: dict[str, Split] = {}
 """Splits of calls by the name of their function: they get the step and the arguments of the call."""
 OWN: dict[str, Split] = {}
@@ -53,7 +53,7 @@ def split(step: Step) -> Exact | None:
     return _called(SPLITS[name], step) if name in SPLITS and step.node.recall is not None else None
 
 
-def _called(split: Split, step: Step) -> Exact:
+def _called(split: Split, step: Step) -> Exact | None:
     args, kwargs = step.arguments()
     return split(step, *args, **kwargs)
 
@@ -86,7 +86,7 @@ def _function(step: Step, op: Pointwise | Singular) -> tuple[Function | None, st
     if isinstance(op, Singular):
         return op.compute, node.function
     if op.function is not None:
-        return op.function, node.function
+        return op.function, "square" if op.function is torch.square else node.function
     if op.factors:
         segment = Segment(step.runs[0], (j,), node.index)
         bends = all(n.function in _PLAIN or n.function in SMOOTH for n in segment.nodes)

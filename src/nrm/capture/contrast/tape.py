@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture.checks import MIXED
-from nrm.capture.contrast import norms, ranks, splits  # noqa: F401
+from nrm.capture.contrast import norms, ranks, reductions, splits  # noqa: F401
 from nrm.capture.contrast.compare import check_constants, compare
 from nrm.capture.contrast.splits import OWN, split
 from nrm.capture.contrast.step import Pair, Step
@@ -61,8 +61,11 @@ def contrast(here: Tape, there: Tape) -> Tape:
 def _difference(step: Step, nodes: list[Node]) -> Node:
     node, op = step.node, step.node.op
 
+    masked = _is_masked(node)
+
     def plain() -> Tensor:
-        return step.result.delta
+        # What is masked in both runs is the same infinity in both, and does not differ.
+        return step.result.delta if masked else step.node.value - step.other.value
 
     if isinstance(op, Source):
         return DifferenceNode(node, op, node.inputs, plain)
@@ -84,6 +87,11 @@ def _difference(step: Step, nodes: list[Node]) -> Node:
         check_constants(node, step.other, step.inputs)
         return DifferenceNode(node, replace(op, shift=None), node.inputs, plain)
     return DifferenceNode(node, Unknown(node.function, f"layer {node.name!r}", "contrast"), node.inputs, plain)
+
+
+def _is_masked(node: Node) -> bool:
+    """Whether a tensor has infinite entries: only sums with masks, and what moves them, can."""
+    return isinstance(node.op, Source | Combine) and not bool(torch.isfinite(node.value).all())
 
 
 def _half(step: Step, op: Linear, nodes: list[Node]) -> Node:

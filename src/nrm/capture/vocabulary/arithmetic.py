@@ -56,7 +56,7 @@ def _pow(c: Call, input: Any, exponent: Any) -> Steps:
         exponent = float(exponent)
     if not isinstance(exponent, int | float) or exponent == 0:
         return None
-    function = lambda v: v**exponent  # noqa: E731
+    function: Callable[[Tensor], Tensor] = torch.square if exponent == 2 else lambda v: v**exponent
     return c.one(Pointwise(0.0, function=function) if exponent > 0 else _reciprocal(c, function), input)
 
 
@@ -179,7 +179,7 @@ def _mul(c: Call, input: Any, other: Any, *, rounding_mode: Any = None) -> Steps
         moves = tuple(_widening(t, shape) for t in (input, other))
         return c.one(Multiply(moves, quotient), input, other)
     if c.tracked(other) and quotient:
-        return c.one(_reciprocal(c, input.__truediv__, _widening(other, shape)), other)
+        return c.one(_reciprocal(c, lambda v: input / v, _widening(other, shape)), other)
     x, factor = (input, other) if c.tracked(input) else (other, input)
     move = None if x.shape == shape else Expand(x.shape, shape)
     scale = factor.detach() if isinstance(factor, Tensor) else float(factor)
@@ -190,6 +190,12 @@ def _mul(c: Call, input: Any, other: Any, *, rounding_mode: Any = None) -> Steps
 
 def _widening(t: Tensor, shape: torch.Size) -> Expand | None:
     return None if t.shape == shape else Expand(t.shape, shape)
+
+
+@reads("rdiv", "rtruediv")
+def _rdiv(c: Call, input: Tensor, other: Any) -> Steps:
+    """A constant, the second argument, over a tensor."""
+    return _mul(Call(c.recorder, torch.div, "div", (other, input), {}, c.result), other, input)
 
 
 @reads("neg", "negative")

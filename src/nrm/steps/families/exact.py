@@ -66,9 +66,10 @@ def _same(piece: Piece) -> Piece:
 
 
 def _absolute(piece: Piece) -> Piece:
-    """A piece with absolute entries; its movement has none below 0."""
+    """A piece with absolute entries."""
+    move = piece.move if piece.move is None or piece.move.nonnegative else piece.move.reweight(torch.abs)
     post, pre = (x.abs() if isinstance(x, Tensor) else x and abs(x) for x in (piece.post, piece.pre))
-    return Piece(piece.move, post, pre)
+    return Piece(move, post, pre)
 
 
 def _converted(network: Network, node: Node) -> RelevanceNode:
