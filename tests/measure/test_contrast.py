@@ -119,6 +119,10 @@ def test_several_references_are_averaged_and_have_intervals(model: nn.Module) ->
     assert len(R.check(strict=False)) == 6
     assert R.table(R.input).tensors["relevance"].shape == (2, 4)
     assert [tuple(heat.shape) for _, heat in R.each(R["1"].channels[:2], R.input)] == [(2, 4), (2, 4)]
+    assert all(sum(row.mass) == pytest.approx(2.0, abs=1e-4) for row in R.layers if row.is_cut)
+    for ask in (R.lift, R.walks):
+        with pytest.raises(nrm.QuestionError, match="average"):
+            ask(R.input)
     with pytest.raises(nrm.QuestionError, match="without references"):
         nrm.measure(model, x, against=[])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from nrm.errors import QuestionError
 from nrm.measure.asking import conditioned, side_of
 from nrm.measure.check import Check
 from nrm.measure.labels import Names, label_flows
-from nrm.measure.layers import Cut
+from nrm.measure.layers import Cut, LayerTable, averaged
 from nrm.measure.show import FactRows, as_html, as_text, options_text, outputs_text
 from nrm.measure.table import tabulate
 from nrm.questions import Argument, Formula, Frame, Layer, Partition, Question, Set, Site
@@ -163,6 +163,29 @@ class Average:
         """The average relevance of all walks asked for, each times the weights of the neurons it visits."""
         return self._sum(lambda R: R.expect(weights, *arguments))
 
+    def additive(
+        self, *parts: Set | Layer | Partition, at: Argument | Sequence[Argument] | None = None,
+        layers: Sequence[Cut | Layer | str] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The average additive relevance of neurons anywhere in the network."""
+        return self._sum(lambda R: R.additive(*parts, at=at, layers=layers))
+
+    def lift(self, *_: Any, **__: Any) -> NoReturn:
+        """Not defined: see the error."""
+        raise QuestionError(
+            "the lift of an average is not asked for", got="several references",
+            hint="R(a, b) / (R(a) * R(b)) of its answers, or R.contrasts[0].lift(...)",
+        )  # fmt: skip
+
+    def walks(self, *_: Any, **__: Any) -> NoReturn:
+        """Not defined: see the error."""
+        raise QuestionError(
+            "the walks of an average cannot be searched",
+            got="a sum of products along every walk, which no best way from neuron to neuron can follow",
+            expected="flows: walks over chosen layers, summed over all others",
+            hint="R.flows(R['layer'], R['other']) for single neurons, R.contrasts[0].walks() for one reference",
+        )  # fmt: skip
+
     def _meant(self, question: Question) -> Average:
         """Whom a question is about: sets that come from a search know their sample."""
         sample = question.sample(self.samples)
@@ -247,6 +270,11 @@ class Average:
     def labels(self) -> dict[str, Names]:
         """Names for classes and input positions."""
         return self._first.labels
+
+    @property
+    def layers(self) -> LayerTable:
+        """Name, shape, channel axis, kind, whether it is a cut, and average mass of every layer."""
+        return averaged([R.layers for R in self.contrasts], self._weights.tolist())
 
     def check(self, *, strict: bool = True) -> tuple[Check, ...]:
         """The certificates of all contrasts."""

@@ -265,6 +265,18 @@ def combined(one: LayerTable, other: LayerTable) -> LayerTable:
     return LayerTable(_subtracted(one._rows, other._rows), _subtracted(one._containers, other._containers))
 
 
+def averaged(tables: Sequence[LayerTable], weights: Sequence[Sequence[float]]) -> LayerTable:
+    """The layers of several measures of one network, with the sums of their masses times weights of every sample."""
+    rows = [_weighed(row, weights) for row in zip(*(table._rows for table in tables), strict=True)]
+    return LayerTable(rows, [_weighed(row, weights) for row in zip(*(t._containers for t in tables), strict=True)])
+
+
+def _weighed(rows: Sequence[LayerRow], weights: Sequence[Sequence[float]]) -> LayerRow:
+    pairs = [zip(row.mass, mine, strict=True) for row, mine in zip(rows, weights, strict=True)]
+    masses = [[mass * weight for mass, weight in pair] for pair in pairs]
+    return replace(rows[0], mass=tuple(map(sum, zip(*masses, strict=True))))
+
+
 def _subtracted(one: Sequence[LayerRow], other: Sequence[LayerRow]) -> list[LayerRow]:
     found = {row.name: row for row in other}
     rows = []
