@@ -83,7 +83,7 @@ class Rule(ABC):
     @property
     def as_is(self) -> bool:
         """Whether its entries are ``h W``, with nothing changed: then nothing needs to be known of ``h``."""
-        return type(self).factors is LRP0.factors
+        return type(self).factors is LRP0.factors and type(self).within is Rule.within
 
     @property
     def damping(self) -> float:
