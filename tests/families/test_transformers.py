@@ -232,6 +232,47 @@ def test_heads_add_up_and_pull_is_push(subject: tuple[Family, nn.Module, nrm.Mea
 
 
 @pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+def test_edges_of_attention_add_up_to_heads(subject: tuple[Family, nn.Module, nrm.Measure]) -> None:
+    """Every head has the relevance of its edges, and no walk takes an edge that a mask closes."""
+    family, _, R = subject
+    low = next(layer for layer in R.find(family.projection) if _has_heads(R, layer.input))
+    edges = _edges_below(R, low.name)
+    table = R(edges)
+    # Windows that are folded into the batch keep the axes of the product; heads are before queries and keys.
+    by_head = table.movedim(-3, 1).flatten(2).sum(2)
+    torch.testing.assert_close(by_head, R(low.input.heads), rtol=1e-9, atol=1e-12)
+    step = R.inner.places.attention(edges.layer)
+    assert step is not None
+    nodes = R.inner.tape.nodes
+    weights = nodes[nodes[step.weights].inputs[0]].value
+    if table.shape == weights.shape:
+        assert not bool(table[weights == 0].any())
+
+
+def _edges_below(R: nrm.Measure, name: str) -> nrm.questions.Partition:
+    """The edges of the innermost module around an output projection that has an attention step."""
+    while name:
+        name = name.rpartition(".")[0]
+        with suppress(nrm.QuestionError):
+            R.plan(R[name].edges)
+            return R[name].edges
+    raise AssertionError("no module has the attention of this projection")
+
+
+@pytest.mark.parametrize("name", ["llama-sdpa", "gpt2-eager", "torchvision-swin"])
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+def test_edges_of_a_contrast_add_up_to_heads(name: str) -> None:
+    family = FAMILIES[name]
+    inputs = family.inputs
+    text = isinstance(inputs, dict)
+    other = {**inputs, "input_ids": torch.where(IDS < 20, IDS + 1, IDS)} if text else inputs.flip(-1)
+    R = nrm.measure(grown(family.build), inputs, against=other)
+    low = next(layer for layer in R.find(family.projection) if _has_heads(R, layer.input))
+    by_head = R(_edges_below(R, low.name)).movedim(-3, 1).flatten(2).sum(2)
+    torch.testing.assert_close(by_head, R(low.input.heads), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
 def test_formulas_and_weights(subject: tuple[Family, nn.Module, nrm.Measure]) -> None:
     """Heads, tokens and their absence; additive relevance of a cut is its share of the levels that it stands for."""
     family, _, R = subject

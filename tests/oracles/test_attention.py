@@ -74,6 +74,18 @@ RULES: dict[str, object] = {
 }
 
 
+def edges_by_walks(found: list[tuple[brute.Walk, float]]) -> Tensor:
+    """The relevance of every query and key: walks that go through the value at the key, or through the weight."""
+    total = torch.zeros(T, T, dtype=torch.float64)
+    for walk, relevance in found:
+        at = dict(walk)
+        if "v" in at and "a" in at:
+            total[at["a"] // D, at["v"] // D] += relevance
+        elif "s" in at:
+            total[at["s"] // T, at["s"] % T] += relevance
+    return total
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("seed", range(3))
@@ -93,6 +105,9 @@ def test_the_three_rules_of_attention(rule: str, causal: bool, seed: int) -> Non
         for layer, name in ((R.input, "x"), (R["v"], "v")):
             mine = R(layer)[sample].flatten()
             torch.testing.assert_close(brute.table(found, [(name, each)]), mine, rtol=1e-9, atol=1e-11 * scale)
+        torch.testing.assert_close(
+            edges_by_walks(found), R(R["/matmul#1"].edges)[sample, 0], rtol=1e-9, atol=1e-11 * scale
+        )
         joint = R(R.input, R["v"])[sample].reshape(T * D, T * D)
         expected = brute.table(found, [("x", each), ("v", each)])
         torch.testing.assert_close(expected, joint, rtol=1e-9, atol=1e-11 * scale)

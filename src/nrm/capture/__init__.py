@@ -7,6 +7,12 @@ from nrm.capture.capture import capture, own_output, unwrap as unwrap
 from nrm.capture.contrast import Pair, Step, contrast
 from nrm.capture.graphs import is_record as is_record
 from nrm.capture.guard import plain_execution
+from nrm.capture.heads import (
+    AttentionStep as AttentionStep,
+    ReadBy as ReadBy,
+    attention_reads as attention_reads,
+    attention_step as attention_step,
+)
 from nrm.capture.names import NONNEGATIVE
 from nrm.capture.ops import (
     Combine,

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from nrm.capture.axes import through
 from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise
-from nrm.capture.tape import Node
-from nrm.operators import Function, LinearMap, Reshape
+from nrm.capture.tape import Node, Tape
+from nrm.operators import Function, LinearMap, Matmul, Permute, Reshape
 
 Heads = tuple[int, int]
 """An axis, and how many heads lie along it, one after the other."""
+
+
+class AttentionStep(NamedTuple):
+    """A product of attention weights with values: its node, and those of its halves.
+
+    ``weights`` is the half that is linear in the attention weights, ``values`` the one that is linear in the values;
+    ``turned`` says that values come first, so that keys are before queries in the weights.
+    """
+
+    product: int
+    weights: int
+    values: int
+    turned: bool
 
 
 def heads_of(op: Op, parents: list[Node], nodes: list[Node], node: Node) -> Heads | None:
@@ -60,3 +75,83 @@ def _through(move: LinearMap | None, heads: Heads | None) -> Heads | None:
         if move.outside[:d].numel() == before and n > 1 and n % count == 0:
             return d, count
     return None
+
+
+# ---- attention as a step ---------------------------------------------------------------------------------------------
+
+
+def attention_step(tape: Tape, i: int) -> AttentionStep | None:
+    """A node of a run as a product of attention weights with values, if it is one and both depend on the input."""
+    nodes, halves = tape.nodes, _halves_of(tape, tape.nodes[i])
+    if halves is None:
+        return None
+    turned = not is_attention(nodes[halves[0].inputs[0]], nodes)
+    weights, values = halves[::-1] if turned else halves
+    if not is_attention(nodes[weights.inputs[0]], nodes):
+        return None
+    return AttentionStep(i, weights.index, values.index, turned)
+
+
+def _halves_of(tape: Tape, node: Node) -> list[Node] | None:
+    if not isinstance(node.op, Combine) or node.op.kind != "matmul":
+        return None
+    halves = [tape.nodes[i] for i in node.inputs]
+    return halves if all(isinstance(h.op, Linear) and isinstance(h.op.map, Matmul) for h in halves) else None
+
+
+class ReadBy(NamedTuple):
+    """A tensor as one of its readers reads it, and whether its positions are on the last axis, after its channels."""
+
+    tensor: int
+    reader: int
+    turned: bool
+
+
+def attention_reads(tape: Tape, step: AttentionStep) -> dict[str, ReadBy]:
+    """The queries, keys and values of an attention step: values always, the others where one product has both."""
+    found = {"v": _unturned(tape, tape.nodes[step.values], step.turned)}
+    scores, swapped = _scores(tape, tape.nodes[tape.nodes[step.weights].inputs[0]])
+    if scores is not None:
+        names = ("k", "q") if step.turned != swapped else ("q", "k")
+        for second, (name, half) in enumerate(zip(names, scores, strict=True)):
+            found[name] = _unturned(tape, half, bool(second))
+    return found
+
+
+def _scores(tape: Tape, weights: Node) -> tuple[list[Node] | None, bool]:
+    """The halves of the only product that attention weights are computed from, and whether it has keys before queries.
+
+    Disentangled attention adds up several products: then none of them has the queries.
+    """
+    found: list[tuple[list[Node], bool]] = []
+    waiting = [(weights, False)]
+    while waiting:
+        node, swapped = waiting.pop()
+        halves = _halves_of(tape, node)
+        if halves is not None:
+            found.append((halves, swapped))
+        elif isinstance(node.op, Combine | Pointwise | Multiply):
+            swaps = isinstance(node.op, Combine) and len(node.inputs) == 1 and _swaps(node.op.terms[0].move)
+            waiting += [(tape.nodes[i], swapped != swaps) for i in node.inputs]
+    return found[0] if len(found) == 1 else (None, False)
+
+
+def _swaps(move: LinearMap | None) -> bool:
+    """Whether a movement exchanges the last two axes, and nothing else."""
+    if not isinstance(move, Permute):
+        return False
+    axes = list(range(len(move.dims)))
+    return len(axes) > 1 and list(move.dims) == [*axes[:-2], axes[-1], axes[-2]]
+
+
+def _unturned(tape: Tape, half: Node, turned: bool) -> ReadBy:
+    """What half a product reads, before it was scaled and turned for it; what others read as well stays as it is."""
+    read = ReadBy(half.inputs[0], half.index, turned)
+    while True:
+        node = tape.nodes[read.tensor]
+        if not isinstance(node.op, Combine) or len(node.inputs) != 1 or len(tape.consumers[node.index]) != 1:
+            return read
+        move = node.op.terms[0].move
+        if move is not None and not (read.turned and _swaps(move)):
+            return read
+        read = ReadBy(node.inputs[0], node.index, read.turned and move is None)

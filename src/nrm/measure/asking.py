@@ -12,12 +12,15 @@ from nrm.capture import plain_execution
 from nrm.errors import PrecisionError, QuestionError, warn
 from nrm.measure.events import make_track, neurons, read_track
 from nrm.measure.inner import Inner
+from nrm.measure.places import edge_shape
 from nrm.measure.price import warn_of_cost
 from nrm.measure.show import outputs_text
 from nrm.measure.target import excluded
 from nrm.measure.weighing import weights_of
 from nrm.questions import (
+    EDGES,
     Argument,
+    AttentionRoute,
     Blocks,
     Formula,
     Layer,
@@ -39,7 +42,7 @@ from nrm.questions import (
 )
 from nrm.search import Side
 
-Route = PlainRoute | TrackedRoute
+Route = PlainRoute | TrackedRoute | AttentionRoute
 """A question on one network: it plans itself, and answers by a plan."""
 
 
@@ -80,7 +83,18 @@ def route_of(inner: Inner, question: Question) -> Route:
         return TrackedRoute(make_track(inner.kept, places, np.arange(many)), [], answers=many)
     if question.is_tracked:
         return TrackedRoute(*read_track(inner.kept, inner.places, question.asked, weights_of(inner, question)))
-    return PlainRoute(inner.network, stops_for(question.asked, inner.resolve))
+    first = getattr(question.asked[0], "layer", question.asked[0]) if question.asked else None
+    along = _along_edges(inner, question, first) if isinstance(first, Layer) and first.consumer == EDGES else None
+    return PlainRoute(inner.network, stops_for(question.asked, inner.resolve)) if along is None else along
+
+
+def _along_edges(inner: Inner, question: Question, layer: Layer) -> AttentionRoute | None:
+    """A question about the edges of one attention step and nothing else."""
+    step = inner.places.attention(layer)
+    if step is None or any(getattr(a, "layer", a) != layer for a in question.asked):
+        return None
+    place = Site(step.product), inner.places.frame_of(layer)
+    return AttentionRoute(inner.network, step, stops_for(question.asked, lambda _: place))
 
 
 def side_of(inner: Inner, question: Question) -> tuple[Side, Tensor]:
@@ -98,10 +112,12 @@ def count_axes(inner: Inner, argument: Argument) -> int:
     """How many axes an argument gives to a result."""
     if isinstance(argument, Set | Formula):
         return 0
-    if isinstance(argument, Stack) or spans_steps(argument):
+    if isinstance(argument, Stack):
+        return 1 + len(edge_shape(inner.places, argument.partitions) or ())
+    if spans_steps(argument):
         return 1
     partition = Partition(argument) if isinstance(argument, Layer) else argument
-    return len(Blocks.of(inner.resolve(partition.layer)[1], partition).shape)
+    return len(Blocks.of(inner.places.frame_of(partition.layer), partition).shape)
 
 
 def _unfolded(table: Tensor, events: int) -> Tensor:
@@ -121,6 +137,8 @@ def _over_stack(inner: Inner, question: Question) -> Tensor:
             inner.be_loud()
             return inner.mine(interaction_graph(inner.answerer(), *graph_stops(inner, question)))
     before = sum(count_axes(inner, a) for a in question.arguments[:place]) + 1
+    if edge_shape(inner.places, partitions) is not None:
+        return torch.stack([ask(inner, question.replaced(place, partition)) for partition in partitions], before)
     parts = []
     for partition in partitions:
         table = ask(inner, question.replaced(place, partition))
@@ -214,8 +232,9 @@ def _refuse_excluded(inner: Inner, question: Question) -> None:
     """
     if question.apart:
         return
-    sets = [a for a in question.asked if isinstance(a, Set) and not needs_track(a)]
-    free = [c for c in question.given if isinstance(c, Layer | Partition)]
+    # No output is an edge, and edges of attention are no tensor whose masks could be asked for.
+    sets = [a for a in question.asked if isinstance(a, Set) and not needs_track(a) and a.layer.consumer != EDGES]
+    free = [c for c in question.given if isinstance(c, Layer) or (isinstance(c, Partition) and c.kind != "edges")]
     for text, mask in _output_masks(inner, sets, free):
         sample = excluded(inner.target, mask, inner.samples)
         if sample is not None:

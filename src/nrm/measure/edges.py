@@ -32,7 +32,7 @@ def find_edge_steps(tape: Tape, name: str) -> list[EdgeStep]:
     own = _step_of(tape, top)
     if own is not None:
         return [own]
-    within = _inside(tape, name)
+    within = inside(tape, name)
     found, seen, waiting = [], {top.index}, [top]
     while waiting:
         node = waiting.pop()
@@ -47,7 +47,7 @@ def find_edge_steps(tape: Tape, name: str) -> list[EdgeStep]:
     return sorted(found)
 
 
-def _inside(tape: Tape, name: str) -> Callable[[Node], bool]:
+def inside(tape: Tape, name: str) -> Callable[[Node], bool]:
     """Whether a node below a layer's result was made by this call of it.
 
     Layers may call modules that are not their own, such as an activation that all layers of a model share: these run

@@ -234,7 +234,7 @@ class Measure:
         1.channels[:2][1] (1, 4)
         """
         (whole,) = read_partitions([partition])
-        shape = Blocks.of(self.resolve(whole.layer)[1], whole).shape
+        shape = Blocks.of(self.inner.places.frame_of(whole.layer), whole).shape
         places = list(itertools.product(*map(range, shape)))
         if not places:
             return

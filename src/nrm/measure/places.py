@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Exact, Linear, Node, Pointwise, Source, Tape, unknown_layer
+from nrm.capture import AttentionStep, Combine, Exact, Linear, Node, Pointwise, Source, Tape, unknown_layer
 from nrm.errors import QuestionError
+from nrm.measure.attention import READS, find_read, only_attention
 from nrm.measure.edges import EdgeStep, find_edge_steps, number_edges
 from nrm.measure.layers import Cut
 from nrm.measure.tokens import find_tokens, follow_tokens
-from nrm.questions import EDGES, SKIP, Base, Frame, Kept, Layer, Site, drain_name, frame_at
+from nrm.questions import (
+    EDGES,
+    SKIP,
+    Base,
+    Blocks,
+    Frame,
+    Kept,
+    Layer,
+    Partition,
+    Site,
+    attention_frame,
+    drain_name,
+    frame_at,
+)
 from nrm.steps import Network
 
 PORTS = ("bias", "offset", "sink")
@@ -59,7 +74,7 @@ class Places:
         if not isinstance(layer, Layer):
             raise QuestionError("not a layer", got=repr(layer)[:120], hint="R['name'] or nrm.layer('name')")
         if layer.consumer == EDGES:
-            return self._along_edges(layer.name)
+            return self._along_edges(layer)
         if layer.consumer is not None:
             source, consumer = self._edge_ends(layer)
             return Site(source.index, consumer.index), self.frame(source, str(layer))
@@ -68,11 +83,27 @@ class Places:
             return Site(node.index), self.frame(node, "input")
         if layer.name == "input" and len(self._tape.names.get("input", ())) > 1:
             raise self._several_inputs()
+        read = find_read(self._tape, layer.name) if layer.name.endswith(READS) else None
+        if read is not None:
+            node = self._tape.nodes[read.tensor]
+            heads = (len(node.shape) - 3, node.shape[-3]) if len(node.shape) > 3 else None
+            return Site(read.tensor, read.reader), replace(self.frame(node, layer.name), heads=heads)
         drain = self._drain(layer.name)
         if drain is not None:
             return drain
         node = self._tape.find(layer.name)
         return Site(node.index), self.frame(node, layer.name)
+
+    def attention(self, layer: Layer) -> AttentionStep | None:
+        """The attention step whose edges a layer stands for; None for a tensor, and for the edges of a graph."""
+        if layer.consumer != EDGES or find_edge_steps(self._tape, layer.name):
+            return None
+        return only_attention(self._tape, layer.name, "edges")
+
+    def frame_of(self, layer: Layer) -> Frame:
+        """The geometry of a layer, edges of attention included."""
+        step = self.attention(layer)
+        return self.resolve(layer)[1] if step is None else attention_frame(self.network, step, f"{layer.name}.edges")
 
     def frame(self, node: Node, label: str | None = None) -> Frame:
         """The geometry of a tensor."""
@@ -175,15 +206,21 @@ class Places:
         except QuestionError:
             return None
 
-    def _along_edges(self, name: str) -> tuple[Site, Frame]:
+    def _along_edges(self, layer: Layer) -> tuple[Site, Frame]:
         """What a graph layer sums over neighbours as a site, with the edge of every row."""
-        tape = self._tape
+        tape, name = self._tape, layer.name
+        if self.attention(layer) is not None:
+            raise QuestionError(
+                "edges of attention are asked alone", got=f"{name}.edges", expected="R(attn.edges), or a stack",
+                hint=f"R(R[{name!r}].v.position((head, key)), ...) has the walks from a key by its value",
+            )  # fmt: skip
         found = find_edge_steps(tape, name)
         if len(found) != 1:
             steps = ", ".join(repr(tape.nodes[step.sum].name) for step in found)
             raise QuestionError(
                 f"layer {name!r} has {'several sums' if found else 'no sum'} over neighbours", got=f"{name!r}.edges",
-                expected=f"one of {steps}" if found else "a layer that sums over the neighbours of every node",
+                expected=f"one of {steps}" if found else
+                "a layer that sums over the neighbours of every node, or attention with a softmax times values",
                 hint="R.layers lists kind 'propagate'; R['NAME'].edges works on these, too",
             )  # fmt: skip
         node = tape.nodes[found[0].rows]
@@ -307,3 +344,17 @@ class Places:
             readers = [c for c in tape.consumers[node.index] if c in live and self._feeds(node.index, c)]
             farthest = max(farthest, *readers, -1)
         return flags
+
+
+def edge_shape(places: Places, partitions: Sequence[Partition]) -> tuple[int, ...] | None:
+    """The axes of edges of attention, which have one shape in a stack; None for stacks of anything else."""
+    if any(places.attention(partition.layer) is None for partition in partitions):
+        return None
+    shapes = {str(p): Blocks.of(places.frame_of(p.layer), p).shape for p in partitions}
+    if len(set(shapes.values())) > 1:
+        got = ", ".join(f"{text} {shape}" for text, shape in shapes.items())
+        raise QuestionError(
+            "edges of different shapes do not stack", got=got,
+            expected="attention steps with as many heads, queries and keys", hint="one R(attn.edges) for each of them",
+        )  # fmt: skip
+    return next(iter(shapes.values()))

@@ -10,6 +10,7 @@ from typing import Any
 from nrm.measure.asking import graph_stops, route_of, stack_in, step_pairs, steps_in
 from nrm.measure.inner import Inner
 from nrm.measure.layers import Cut
+from nrm.measure.places import edge_shape
 from nrm.numbers import size_text
 from nrm.questions import (
     BASE,
@@ -116,6 +117,11 @@ def _stacked(inner: Inner, question: Question) -> Plan:
     if len(question.asked) == len(stacks) == 2:
         return _graph(inner, question)
     plans = [plan_of(inner, question.replaced(place, partition)) for partition in partitions]
+    if edge_shape(inner.places, partitions) is not None:
+        shape, more = plans[0].shape, ("edges",) * (len(plans[0].shape) - 1)
+        text = str(question.arguments[place])
+        how = f"{len(plans)} attention steps, one product each"
+        return together(plans, how, (shape[0], len(plans), *shape[1:]), ("sample", text, *more))
     axes = [str(a) for a in question.arguments[:place] if not isinstance(a, Set | Formula)]
     before = 1 + len([axis for axis in plans[0].axes if axis in axes])
     after = [axis for axis in plans[0].axes[before:] if axis != str(partitions[0])]

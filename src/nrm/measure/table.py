@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nrm.errors import QuestionError
 from nrm.measure.labels import Names, names_at
-from nrm.measure.places import Places
+from nrm.measure.places import Places, edge_shape
 from nrm.questions import Asked, Blocks, Layer, Partition, Question, Stack, spans_steps, steps_of
 from nrm.tables import SAMPLE, Results, unique
 
@@ -75,7 +75,7 @@ def question_axes(labels: Mapping[str, Names], places: Places, asked: Sequence[A
     found: list[Axis] = []
     for argument in asked:
         if isinstance(argument, Stack):
-            found.append(_stacked(places, argument))
+            found += _stacked(places, argument)
         elif isinstance(argument, Layer | Partition):
             found += _axes(labels, places, Partition(argument) if isinstance(argument, Layer) else argument)
     return found
@@ -86,8 +86,8 @@ def _axes(labels: Mapping[str, Names], places: Places, partition: Partition) -> 
     if spans_steps(partition):
         steps = steps_of(partition, len(places.steps(partition.layer))).tolist()
         return [Axis(text, len(steps), None if steps == list(range(len(steps))) else tuple(steps))]
-    blocks = Blocks.of(places.resolve(partition.layer)[1], partition)
-    named = names_at(places, labels, partition.layer) if labels else None
+    blocks = Blocks.of(places.frame_of(partition.layer), partition)
+    named = names_at(places, labels, partition.layer) if labels and places.attention(partition.layer) is None else None
     axes = []
     for n, size in enumerate(blocks.shape):
         numbers = _numbers(blocks, n)
@@ -119,9 +119,13 @@ def _chosen(names: Names, numbers: tuple[int, ...] | None) -> Names:
     return tuple(some(own) for own in names) if names and isinstance(names[0], tuple) else some(names)
 
 
-def _stacked(places: Places, stack: Stack) -> Axis:
+def _stacked(places: Places, stack: Stack) -> list[Axis]:
+    edges = edge_shape(places, stack.partitions)
+    if edges is not None:
+        layers = tuple(str(partition) for partition in stack.partitions)
+        return [Axis(str(stack), len(stack), None, layers), *(Axis("edges", size) for size in edges)]
     names: list[str] = []
     for partition in stack.partitions:
         blocks = Blocks.of(places.resolve(partition.layer)[1], partition)
         names += [f"{partition.layer} {at}" for at in map(blocks.place, range(math.prod(blocks.shape)))]
-    return Axis(str(stack), len(names), None, tuple(names))
+    return [Axis(str(stack), len(names), None, tuple(names))]

@@ -7,6 +7,7 @@ from nrm.questions.answer import (
     Progress as Progress,
     ordered as ordered,
 )
+from nrm.questions.attention import AttentionRoute as AttentionRoute, attention_frame as attention_frame
 from nrm.questions.formula import ATOMS as ATOMS, Formula, visits
 from nrm.questions.frame import Blocks as Blocks, Frame as Frame
 from nrm.questions.graph import interaction_graph as interaction_graph

@@ -157,8 +157,7 @@ class Blocks:
     def of(cls, frame: Frame, partition: Partition) -> Blocks:
         """The partition, checked against the frame."""
         axes, labels = _kept_axes(frame, partition), None
-        if partition.kind == "edges":
-            assert frame.edges is not None, "edges are asked of the layer that has them"
+        if partition.kind == "edges" and frame.edges is not None:
             labels = _labels_along(frame, 0, frame.edges)
             full: tuple[int, ...] = (frame.edge_count,)
         elif axes is None and partition.kind == "heads":
@@ -331,8 +330,8 @@ def _kept_axes(frame: Frame, partition: Partition) -> tuple[int, ...] | None:
     channel = frame.layer_channel
     if partition.layer.channel_axis is not None:
         channel = _axis(partition.layer.channel_axis, frame)
-    if partition.kind == "neurons":
-        return tuple(range(ndim))
+    if partition.kind == "neurons" or (partition.kind == "edges" and frame.edges is None):
+        return tuple(range(ndim))  # edges of attention are all of its frame
     if partition.kind == "channels":
         if channel is None and ndim:
             raise QuestionError(f"the channel axis of layer {label!r} is not known", got=f"shape {frame.layer_shape}",

@@ -25,7 +25,7 @@ SKIP = "<skip>"
 """Stands for the consumer of a skip connection; no module can have this name."""
 
 EDGES = "<edges>"
-"""Stands for what travels along the edges of a graph layer, on its way to the sum over neighbours."""
+"""Stands for what travels along the edges of a graph layer, on its way to the sum over neighbours, or of attention."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,11 +107,18 @@ class Layer:
         The relevance of an edge is that of the walks that take it in this layer. Loops that the layer adds by itself
         are not among them, nor is what a node keeps by another way (a root weight, a bias): the edges have the mass of
         the layer less these. An edge that the layer does not use has 0.
+
+        Of attention: ``R(attn.edges)`` is ``(batch, heads, queries, keys)``, the walks through a head from a key's
+        position to a query's, by the value and by the attention weight together. A row has the relevance of the head's
+        result at that query. They are asked alone, or in a :func:`stack` of many layers.
         """
         return Partition(Layer(self.name, EDGES), "edges")
 
     def edge(self, index: Indices) -> Set:
-        """The walks along an edge of a graph in this layer: its number in ``edge_index``, or a list of them."""
+        """The walks along an edge of a graph in this layer: its number in ``edge_index``, or a list of them.
+
+        An edge of attention is a head, a query and a key: ``attn.edge((0, 5, 2))``.
+        """
         return Set(Layer(self.name, EDGES), ("part", self.edges, read_indices(index)))
 
     def channel(self, index: Indices) -> Set:
@@ -153,6 +160,25 @@ class Layer:
     def input(self) -> Layer:
         """What the module of this name receives."""
         return Layer(f"{self.name}.input")
+
+    @property
+    def q(self) -> Layer:
+        """The queries of an attention module, as its scores read them: ``(heads, positions, channels)``.
+
+        Walks through ``q`` and ``k`` change where a head looks, those through ``v`` what it moves. A module of that
+        name, ``attn.q``, is that module's output.
+        """
+        return Layer(f"{self.name}.q")
+
+    @property
+    def k(self) -> Layer:
+        """The keys of an attention module, as its scores read them: ``(heads, positions, channels)``."""
+        return Layer(f"{self.name}.k")
+
+    @property
+    def v(self) -> Layer:
+        """The values of an attention module, as they are multiplied with attention weights: as :attr:`q` is."""
+        return Layer(f"{self.name}.v")
 
     @property
     def skip(self) -> Layer:
@@ -342,7 +368,8 @@ class Stack:
 
 def stack(*partitions: Partition | Layer) -> Stack:
     """Parts of several layers on one axis: ``R(s, s)`` for ``s = nrm.stack(a.channels, b.channels)`` is the interaction
-    graph of all these channels.
+    graph of all these channels. The edges of attention steps of one shape keep it: ``R(nrm.stack(*edges))`` is
+    ``(batch, layers, heads, queries, keys)``.
 
     A walk visits a block in every layer it passes, so the axis need not add up to 1. Two blocks of one layer have their
     intersection's relevance in common: each its own on the diagonal, 0 elsewhere.
