@@ -22,7 +22,8 @@ from nrm.measure.classes import (
 from nrm.measure.difference import Difference
 from nrm.measure.labels import Names as Names, name_of as name_of, shared_names as shared_names
 from nrm.measure.layers import Cut, LayerRow, LayerTable
-from nrm.measure.measure import Measure, measure
+from nrm.measure.making import measure
+from nrm.measure.measure import Measure
 from nrm.measure.origin import model_digest as model_digest
 from nrm.measure.peaks import (
     Box as Box,

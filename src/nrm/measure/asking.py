@@ -68,7 +68,7 @@ def answer(inner: Inner, question: Question, absolute: bool = False) -> Tensor:
 
     ``absolute`` sums absolute relevances where it is read: the total variation inside the events.
     """
-    known = inner.kept.known
+    known = inner.kept.known  # the check has made the base sweep already: a plan need not pay for it
     route = route_of(inner, question)
     plan = route.plan(memory=inner.memory, base=known, absolute=absolute)
     warn_of_cost(plan)
@@ -80,7 +80,8 @@ def route_of(inner: Inner, question: Question) -> Route:
     if question.apart:
         places = [[spot for one in some for spot in neurons(inner.places, one)] for some in visited_sets(question)]
         many = 2 ** len(places)
-        return TrackedRoute(make_track(inner.kept, places, np.arange(many)), [], answers=many)
+        numbers = np.arange(many)  # every combination of events is an answer of its own; -1 would be none
+        return TrackedRoute(make_track(inner.kept, places, numbers), [], answers=many)
     if question.is_tracked:
         return TrackedRoute(*read_track(inner.kept, inner.places, question.asked, weights_of(inner, question)))
     first = getattr(question.asked[0], "layer", question.asked[0]) if question.asked else None

@@ -2,163 +2,34 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import itertools
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, cast, final
+from typing import Any, final
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nrm.capture import Tape, capture_batch, contrast, plain_execution
-from nrm.errors import QuestionError, names_options
+from nrm.capture import plain_execution
+from nrm.errors import QuestionError
 from nrm.measure.asking import ask, side_of
-from nrm.measure.average import Average
 from nrm.measure.check import Check, OutputShift, check_measure, compare_outputs
 from nrm.measure.difference import Difference
-from nrm.measure.inner import Inner, Listener
+from nrm.measure.inner import Inner
 from nrm.measure.labels import Names, label_flows, label_walks
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.lift import FORMS, lift_of, lifted_flows, read_form
-from nrm.measure.origin import Origin
 from nrm.measure.planning import Planner, plan_of
-from nrm.measure.reference import many, read_reference
 from nrm.measure.show import as_html, as_text, measure_rows
 from nrm.measure.table import tabulate
 from nrm.measure.tokens import find_tokens
 from nrm.measure.weighing import read_additive
-from nrm.memory import fitting, memory_bound
+from nrm.memory import fitting
 from nrm.questions import Argument, Base, Blocks, Formula, Frame, Layer, Partition, Question, Set, Site, read_partitions
-from nrm.rules import Between, Composite, Product, SoftmaxRule, coarse_tape, resolve
 from nrm.search import Flows, Found, Request, Walk, find_flows, find_walks
-from nrm.steps import Network
 from nrm.tables import Results
-
-
-@names_options
-def measure(
-    model: nn.Module,
-    inputs: Any,
-    *,
-    output: Any = None,
-    target: Any = None,
-    rules: Any = "auto",
-    bias: str = "auto",
-    zero: str = "sink",
-    batch_dim: int | None = 0,
-    dtype: torch.dtype | None = None,
-    normalize: bool | str = True,
-    labels: Mapping[str, Any] | None = None,
-    memory: str | int = "auto",
-    progress: bool | Listener | None = None,
-    against: Any = None,
-) -> Measure:
-    """The normalized relevance measure of a model's prediction for these inputs.
-
-    ``inputs`` is a tensor, a tuple (positional arguments), a mapping (keyword arguments) or whatever the model takes;
-    ``output`` picks what is explained (a key, or a function of the model's output); ``target`` is a class (by number,
-    or by its name in ``labels={"output": [...]}``), one per sample, a tuple of indices (or a row of them per sample, as
-    ``R.target`` has), a set of outputs, ``"logits"`` or ``"softmax"``, or None for each sample's top class.
-    Of a language model None is the top token at the last position that is not padding (as ``attention_mask`` says),
-    and ``(-1, token)`` a token there.
-    ``rules`` is a composite's name, a rule, a mapping, or a rule between chosen layers (``nrm.Gradient()``); ``bias``
-    is ``"ignore"`` or ``"input"``; ``zero`` says where the mass of columns without a sum goes. ``labels`` names the
-    outputs and inputs wherever they are shown.
-    ``memory`` bounds what answers may allocate (bytes, or text like "2 GiB"); ``progress`` shows a bar for long
-    questions (True: for all, False: for none); a function is called with how much is done and the total (or None),
-    again and again, and stops the question by raising.
-    ``against`` is a reference, in the form of the inputs (one sample for all, or one per sample), or ``"zeros"`` or
-    ``"blur"``: then the measure is that of the difference between the outputs here and there, exact at every step, and
-    nothing is the share of a constant. A list of references gives their :class:`Average`.
-
-    >>> _ = torch.manual_seed(0)
-    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> R = measure(model, torch.ones(1, 4))
-    >>> round(float(sum(R(part.all) for part in R.inputs)), 4)
-    1.0
-    """
-    _check_options(bias, zero, normalize)
-    bound = memory_bound(memory)
-    between = rules if isinstance(rules, Between) else None
-    if against is not None:
-        _refuse_in_contrast(rules, bias, normalize)
-    tape = capture_batch(
-        model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, whole=against is not None
-    )  # fmt: skip
-    origin = Origin(model, inputs, output, tape, every=between is not None)
-
-    def made(tape: Tape) -> Measure:
-        composite = resolve(rules, tape)
-        _refuse_choices(composite, tape)
-        chosen = composite.bias if bias == "auto" and tape.runs is None else "input" if bias == "auto" else bias
-        spread = _is_word(target, "softmax")
-        network = Network(tape, composite, bias=chosen, zero=zero, normalize=normalize, spread=spread)
-        inner = Inner.of(network, target, labels=labels, memory=bound, progress=progress, origin=origin)
-        return Measure(inner)
-
-    def against_one(other: Any) -> Measure:
-        fitted = read_reference(inputs, other, batch_dim)
-        run = capture_batch(model, fitted, output=output, batch_dim=batch_dim, dtype=tape.dtype, whole=True)
-        return made(contrast(tape, run))
-
-    if against is None:
-        return made(tape if between is None else coarse_tape(tape, between, bound))
-    references = many(against)
-    if references is None:
-        return against_one(against)
-    # An average answers the questions of a measure; a union here would make every other caller ask which one it got.
-    return cast("Measure", Average([against_one(other) for other in references]))
-
-
-def _refuse_choices(composite: Composite, tape: Tape) -> None:
-    """Refuses rules for products and softmax in a contrast: there is nothing to choose, their split is exact."""
-    if tape.runs is None:
-        return
-    stated = [c for _, c in composite.changes if isinstance(c, Product | SoftmaxRule)]
-    stated += [] if composite.softmax is None else [composite.softmax]
-    if stated:
-        raise QuestionError(
-            "products and softmax have no rule in a contrast: their split is exact", got=repr(stated[0]),
-            expected="'exact', or rules for linear steps and sums", hint="rules='auto'",
-        )  # fmt: skip
-
-
-def _refuse_in_contrast(rules: Any, bias: str, normalize: bool | str) -> None:
-    """Options that say nothing in a contrast: constants have no difference, and steps between layers no split."""
-    if isinstance(rules, Between):
-        raise QuestionError(
-            "rules between layers have no contrast", got=repr(rules), expected="'exact', or a rule for linear steps",
-            hint="nrm.IntegratedGradients has a baseline of its own",
-        )  # fmt: skip
-    if bias != "auto":
-        raise QuestionError(
-            "a contrast has no biases: constants do not differ", got=f"bias={bias!r}", hint="leave it out"
-        )
-    if normalize is not True:
-        raise QuestionError("a contrast is normalized by its difference", got=f"normalize={normalize!r}",
-                            hint="R.in_units(...) gives differences of the output")  # fmt: skip
-
-
-def _is_word(target: Any, word: str) -> bool:
-    return isinstance(target, str) and target == word
-
-
-def _check_options(bias: str, zero: str, normalize: bool | str) -> None:
-    for name, value, known in (
-        ("bias", bias, ("auto", "ignore", "input")),
-        ("zero", zero, ("sink", "uniform", "error")),
-        ("normalize", normalize, (True, False, "raw")),
-    ):
-        if not any(value is k or (isinstance(k, str) and value == k) for k in known):
-            near = difflib.get_close_matches(str(value), [k for k in known if isinstance(k, str)], n=1)
-            raise QuestionError(
-                f"unknown option {name}={value!r}", got=repr(value), expected=", ".join(map(repr, known)),
-                hint=f"{name}={near[0]!r}" if near else None,
-            )  # fmt: skip
 
 
 @final
@@ -204,7 +75,7 @@ class Measure:
         ``R.dividends`` gives: an axis for every set. ``to_pandas()`` and ``to_xarray()`` hand the table over,
         ``nrm.save(path, pairs=table)`` keeps it.
 
-        >>> import nrm
+        >>> import nrm, torch
         >>> from torch import nn
         >>> _ = torch.manual_seed(0)
         >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -224,7 +95,7 @@ class Measure:
         For results that are too large as one table, such as a heat map per channel. Blocks are worked off in chunks
         that fit into the memory bound.
 
-        >>> import nrm
+        >>> import nrm, torch
         >>> from torch import nn
         >>> _ = torch.manual_seed(0)
         >>> R = nrm.measure(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(1, 4))
@@ -259,7 +130,7 @@ class Measure:
         little. ``form="excess"`` is the joint relevance minus the product, defined everywhere; its sums over a cut
         are 0. ``R.flows(..., by="lift")`` finds the largest ones.
 
-        >>> import nrm
+        >>> import nrm, torch
         >>> from torch import nn
         >>> _ = torch.manual_seed(0)
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -286,7 +157,7 @@ class Measure:
         given), ``by="excess"`` by joint relevance minus the product of marginals: exact where the whole table takes no
         more than ``effort``, else among the largest flows, with the ``gap`` that others may have.
 
-        >>> import nrm
+        >>> import nrm, torch
         >>> from torch import nn
         >>> _ = torch.manual_seed(0)
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 2))
@@ -321,7 +192,7 @@ class Measure:
         one entry with its multiplicity. Where the first layer has the Flat rule, all its inputs are alike and walks end
         at its output, unless ``to_input``. ``R(*walk)`` is a walk's relevance by messages.
 
-        >>> import nrm
+        >>> import nrm, torch
         >>> from torch import nn
         >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
         >>> model[0].weight.data = torch.tensor([[1.0, 2.0], [1.0, 0.0]])
@@ -350,7 +221,7 @@ class Measure:
         Moebius transform) of the game whose players are the events and whose value is the relevance of all walks that
         avoid every event outside a coalition: that value is ``table.cumsum(1).cumsum(2)...``.
 
-        >>> import nrm
+        >>> import nrm, torch
         >>> from torch import nn
         >>> _ = torch.manual_seed(0)
         >>> R = nrm.measure(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(1, 4))
@@ -371,7 +242,7 @@ class Measure:
         for layers and for sets. ``arguments`` and ``given`` are as in ``R(...)``; without any, all walks count. Weights
         of 1 on one set give its relevance, weights of 1 on any cut the relevance of the arguments themselves.
 
-        >>> import nrm
+        >>> import nrm, torch
         >>> from torch import nn
         >>> _ = torch.manual_seed(0)
         >>> R = nrm.measure(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(1, 4))
@@ -394,7 +265,7 @@ class Measure:
         the sets pass: ``at=R.input`` is the heat map. ``layers`` shares walks out over these cuts only (a layer stands
         for the cut through it).
 
-        >>> import nrm
+        >>> import nrm, torch
         >>> from torch import nn
         >>> _ = torch.manual_seed(0)
         >>> R = nrm.measure(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(1, 4))
@@ -412,9 +283,10 @@ class Measure:
         The measure of everything is then the output itself, so that samples, classes and models can be compared, and
         an output close to 0, whose shares are large and cancel, is answered as well as any other.
 
-        >>> model = nn.Linear(2, 1)
+        >>> import nrm, torch
+        >>> model = torch.nn.Linear(2, 1)
         >>> _ = model.load_state_dict({"weight": torch.tensor([[2.0, -1.0]]), "bias": torch.tensor([-1.0])})
-        >>> R = measure(model, torch.tensor([[3.0, 1.0]]))  # 2 * 3 - 1 - 1 = 4
+        >>> R = nrm.measure(model, torch.tensor([[3.0, 1.0]]))  # 2 * 3 - 1 - 1 = 4
         >>> R.in_units(R.input), R.in_units(R.biases[0])
         (tensor([[ 6., -1.]]), tensor([[-1.]]))
         """
@@ -469,6 +341,8 @@ class Measure:
         An axis, as ``R.input.positions`` is for models with a single embedding: ``R(R.tokens)`` is the relevance of
         every token, ``R.tokens[3]`` an event. Where embeddings are not added token by token, only the words count.
 
+        >>> import nrm, torch
+        >>> from torch import nn
         >>> class Model(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()
@@ -478,7 +352,7 @@ class Measure:
         ...         tokens = self.words(ids) + self.places(torch.arange(ids.shape[1]))
         ...         return self.head(tokens.relu().mean(1))
         >>> _ = torch.manual_seed(0)
-        >>> R = measure(Model(), torch.tensor([[3, 1, 4]]), rules="lrp-0", bias="ignore")
+        >>> R = nrm.measure(Model(), torch.tensor([[3, 1, 4]]), rules="lrp-0", bias="ignore")
         >>> R(R.tokens).shape, bool(torch.isclose(R(R.tokens).sum(), R(R.input.all) + R(R["places.weight"].all)))
         (torch.Size([1, 3]), True)
         """

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from nrm.errors import QuestionError, unknown_option
-from nrm.measure.measure import Measure, measure
+from nrm.measure.making import measure
+from nrm.measure.measure import Measure
 
 WEIGHTS = ("logit", "softmax", "none")
 
