@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import nrm
+from nrm.capture.vocabulary import VOCABULARY
 from nrm.report.health import health
 
 
@@ -270,6 +271,20 @@ def test_tokens_without_a_batch_axis_are_called_that() -> None:
     with pytest.raises(nrm.CaptureError, match="the input has no batch axis"):
         nrm.measure(model, {"ids": torch.tensor([1, 5, 2])})
     nrm.measure(model, {"ids": torch.tensor([[1, 5, 2]])})
+
+
+def test_a_builder_that_fails_is_not_taken_for_a_missing_batch_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(call: Any, input: Tensor) -> Any:
+        raise KeyError("the builder's own mistake")
+
+    monkeypatch.setitem(VOCABULARY, "sinc", broken)
+
+    class Waves(nn.Linear):  # runs with and without a batch axis
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(torch.sinc(input))
+
+    with pytest.raises(KeyError, match="the builder's own mistake"):
+        nrm.measure(Waves(4, 2), torch.rand(2, 4))
 
 
 def test_other_errors_of_a_model_stay_its_own() -> None:

@@ -22,22 +22,34 @@ def capture_batch(
     try:
         return capture(model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, whole=whole)
     except Exception as error:
-        suspicious = not isinstance(error, NrmError) or error.what == MIXED
-        if batch_dim != 0 or not suspicious or not _is_one_sample(model, inputs, output, isinstance(error, NrmError)):
+        mixed = isinstance(error, NrmError) and error.what == MIXED
+        suspicious = mixed or not isinstance(error, NrmError)
+        if batch_dim != 0 or not suspicious or not _is_one_sample(model, inputs, output, mixed):
             raise
         raise _no_batch_axis(inputs) from error
 
 
-def _is_one_sample(model: nn.Module, inputs: Any, output: Output, runs: bool) -> bool:
-    """Whether the model runs with a batch axis in front and, if it ``runs`` without one, says the same."""
+def _is_one_sample(model: nn.Module, inputs: Any, output: Output, mixed: bool) -> bool:
+    """Whether the model runs with a batch axis in front only or, if it ``mixed`` samples, says the same without one.
+
+    Where it runs in both forms and mixes nothing, the error is not about axes: a builder has failed, or the library.
+    """
     batched = _with_axis(inputs)
     if batched is None:
         return False
+    found, plain = _tried(model, batched, output), _tried(model, inputs, output)
+    if found is None or plain is None:
+        return found is not None
+    alike = found.shape == (1, *plain.shape) and torch.allclose(found, plain[None], rtol=1e-3, atol=1e-5)
+    return mixed and alike
+
+
+def _tried(model: nn.Module, inputs: Any, output: Output) -> Tensor | None:
+    """What the model says about inputs in one form, or None: what it does not like about it is not what was asked."""
     try:
-        found = own_output(model, batched, output)
-        return not runs or torch.allclose(found, own_output(model, inputs, output)[None], rtol=1e-3, atol=1e-5)
-    except Exception:  # whatever the model does not like about the other form is not what the user asked
-        return False
+        return own_output(model, inputs, output)
+    except Exception:
+        return None
 
 
 def _with_axis(inputs: Any) -> Any:
