@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import nrm
+from nrm.measure import Average, Planner
 from nrm.questions import Plan, Question
 from nrm.steps import Network
 
@@ -62,7 +63,15 @@ def test_a_plan_has_the_shape_of_the_answer(R: nrm.Measure, name: str) -> None:
     assert "forward passes" in repr(plan)
 
 
+def test_every_kind_that_is_planned_can_be_asked() -> None:
+    kinds = {name for name in vars(Planner) if not name.startswith("_")}
+    assert kinds >= {"additive", "dividends", "expect"}
+    for asked in (nrm.Measure, nrm.Difference, Average):
+        assert kinds <= set(dir(asked)), f"{asked.__name__} does not know every kind of question"
+
+
 def test_every_kind_of_question_has_a_plan(R: nrm.Measure) -> None:
+    R(R.input)  # plans do not count a base sweep that is kept, here as in the difference below
     a, b = R.input[1], R["cell"].step(2).layer.channel([0, 3])
     kinds = [
         (R.plan.dividends(a, b), R.dividends(a, b)),
