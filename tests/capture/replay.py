@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nrm.capture import Combine, Node, Pointwise, Source, Tape, capture, computed, find_deviation, reads, replay
+from nrm.capture import Combine, Node, Pointwise, Source, Tape, capture, find_deviation, reads, replay
 
 
 class Wrapped(nn.Module):
@@ -38,7 +38,7 @@ def needed_nodes(tape: Tape) -> list[Node]:
 def check_tape(tape: Tape, tolerance: float = 1e-12) -> None:
     """Every node has the value that its op gives it, and the maps of data movement are adjoint."""
     for node in tape.nodes:
-        stack = computed(node.op, [tape.nodes[i].value[None] for i in node.inputs])
+        stack = node.op.compute([tape.nodes[i].value[None] for i in node.inputs])
         if stack is not None and not isinstance(node.op, Pointwise):
             assert stack[0].shape == node.shape, node.name
             assert torch.allclose(stack[0], node.value, rtol=tolerance, atol=tolerance), node.name

@@ -31,7 +31,7 @@ from nrm.capture.ops import (
     in_each_run,
 )
 from nrm.capture.register import register
-from nrm.capture.replay import Deviation, Segment, computed, find_deviation, reads, replay
+from nrm.capture.replay import Deviation, Segment, find_deviation, reads, replay
 from nrm.capture.tape import Node, Tape, unknown_layer
 from nrm.capture.unbatched import capture_batch
 
@@ -59,7 +59,6 @@ __all__ = [
     "Unknown",
     "capture",
     "capture_batch",
-    "computed",
     "contrast",
     "find_deviation",
     "in_each_run",

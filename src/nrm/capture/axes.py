@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from nrm.capture.ops import Combine, Linear, Multiply, Op, Select
-from nrm.operators import Expand, LinearMap, Permute, Place, Reduce, Reshape, Slice, convolution_in
+from nrm.operators import Expand, Gather, LinearMap, Masking, Permute, Place, Reduce, Reshape, Scatter, Slice
 
 
 def through(move: LinearMap | None, axis: int | None) -> int | None:
@@ -76,7 +75,7 @@ def _after_reduction(move: Reduce, axis: int) -> int:
     return axis - sum(1 for d in move.dims if d < axis)
 
 
-def _followed(move: LinearMap | None, axis: int | None) -> int | None:
+def followed(move: LinearMap | None, axis: int | None) -> int | None:
     """As :func:`through`, and channels that are split into groups or put together again are followed as well."""
     found = through(move, axis)
     if found is None and axis is not None and isinstance(move, Reshape):
@@ -84,28 +83,11 @@ def _followed(move: LinearMap | None, axis: int | None) -> int | None:
     return found
 
 
-def channel_axis(op: Op, channels: list[int | None], shape: torch.Size, sample: int | None) -> int | None:
-    """The channel axis of an op's result: 1 after convolutions and pooling, the last after dense layers and norms."""
-    last = len(shape) - 1 if len(shape) > (sample is not None) else None
-    if last is None:
-        return None
-    if isinstance(op, Linear):
-        convolution = convolution_in(op.map)
-        if convolution is not None:
-            return len(shape) - convolution.weight.ndim + 1
-        if op.kind == "linear":
-            return last
-        if isinstance(op.map, Reduce):
-            kept = through(op.map, channels[0])
-            return last if kept is None else kept
-        return channels[0]
-    if isinstance(op, Combine):
-        moved = [_followed(term.move, axis) for term, axis in zip(op.terms, channels, strict=True)]
-    elif isinstance(op, Multiply):
-        moved = [through(move, axis) for move, axis in zip(op.moves, channels, strict=True)]
-    elif isinstance(op, Select):
-        moved = [through(op.reduce, channels[0])]
-    else:
-        moved = channels
-    kept = next((axis for axis in moved if axis is not None and axis != sample), None)
-    return kept if kept is not None and kept <= last else (last if last != sample else None)
+def moves_within(move: LinearMap | None, below: int | None, here: int | None) -> bool:
+    """Whether data movement leaves every entry in its channel, which lie along these axes."""
+    if below is None or here is None:
+        return False
+    if isinstance(move, Gather | Scatter):
+        return move.keeps(below, here)
+    known = move is None or isinstance(move, Permute | Reshape | Expand | Slice | Place | Masking)
+    return known and through(move, below) == here

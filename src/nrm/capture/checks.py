@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nrm.capture.anatomy import Anatomy
-from nrm.capture.ops import Multiply, Unknown
+from nrm.capture.ops import Unknown
 from nrm.capture.samples import complete, release
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
@@ -141,7 +141,7 @@ def _find_mixed(tape: Tape) -> Node | None:
             return node
         below = [tape.nodes[i] for i in node.inputs]
         clean = [parent for parent in below if not _is_mixed(parent)]
-        seen.update(parent.index for parent in (clean if isinstance(node.op, Multiply) and clean else below))
+        seen.update(parent.index for parent in (clean if node.op.scales and clean else below))
     return None
 
 

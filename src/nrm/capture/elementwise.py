@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
-from nrm.capture.ops import Combine, Multiply, Op, Pointwise
+from nrm.capture.op import Op
 from nrm.capture.tape import Node
 
 LONGEST = 12
@@ -20,23 +17,9 @@ LONGEST = 12
 
 def roots_of(index: int, op: Op, parents: list[Node]) -> dict[int, float]:
     """The tensors that a node is an elementwise function of, with its value where they are 0; first of all itself."""
-    found: dict[int, float] = {}
-    if isinstance(op, Pointwise) and op.function is not None:
-        common = _common(parents)
-        others = sorted({at[0] for at in common.values()} - {0.0})
-        values = {0.0: op.offset}
-        if others:
-            values |= zip(others, op.function(torch.tensor(others, dtype=torch.float64)).tolist(), strict=True)
-        found = {r: values[at[0]] for r, at in common.items()}
-    elif isinstance(op, Combine) and all(t.move is None and _number(t.scale) is not None for t in op.terms):
-        shift = _number(0.0 if op.shift is None else op.shift)
-        if shift is not None:
-            common = _common(parents)
-            scales = [_number(t.scale) or 0.0 for t in op.terms]
-            found = {r: shift + sum(s * a for s, a in zip(scales, at, strict=True)) for r, at in common.items()}
-    elif isinstance(op, Multiply) and not op.quotient and not any(op.moves):
-        found = {r: math.prod(at) for r, at in _common(parents).items()}
-    kept = [(r, at) for r, at in found.items() if math.isfinite(at)]
+    common = _common(parents)
+    values = op.at(list(common.values()))
+    kept = [(r, at) for r, at in zip(common, values, strict=True) if math.isfinite(at)] if values is not None else []
     return {**dict(kept[-LONGEST:]), index: 0.0}
 
 
@@ -58,9 +41,3 @@ def _shared(nodes: list[Node]) -> list[int]:
     if len(nodes) < 2:
         return [r for node in nodes for r in node.roots]
     return [r for r in nodes[0].roots if all(r in n.roots for n in nodes[1:])]
-
-
-def _number(value: Tensor | float) -> float | None:
-    if isinstance(value, Tensor):
-        return float(value) if value.numel() == 1 else None
-    return float(value)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nrm.capture.axes import through
-from nrm.capture.ops import Combine, Linear, Multiply, Op, Pointwise
+from nrm.capture.op import Op
+from nrm.capture.ops import Combine, Linear, Multiply, Pointwise
 from nrm.capture.tape import Node, Tape
 from nrm.operators import Function, LinearMap, Matmul, Permute, Reshape
 
@@ -35,7 +36,7 @@ def heads_of(op: Op, parents: list[Node], nodes: list[Node], node: Node) -> Head
     if isinstance(op, Multiply):
         moved = (_through(move, parent.heads) for move, parent in zip(op.moves, parents, strict=True))
         return next((heads for heads in moved if heads is not None), None)
-    return parents[0].heads if isinstance(op, Pointwise) else None
+    return next((p.heads for p in parents if p.heads is not None), None) if op.is_one_to_one(0) else None
 
 
 def _attended(halves: list[Node], nodes: list[Node], node: Node) -> Heads | None:

@@ -37,12 +37,12 @@ from nrm.capture.names import (
     function_name,
     without_inplace,
 )  # fmt: skip
-from nrm.capture.ops import Combine, Linear, Op, Pointwise, Source, Unknown
+from nrm.capture.op import Op
+from nrm.capture.ops import Combine, Source, Unknown
 from nrm.capture.precision import INSTEAD, Origins, Precision
 from nrm.capture.recall import Recall
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
-from nrm.operators import convolution_in
 
 
 class Recorder(TorchFunctionMode):
@@ -170,7 +170,7 @@ class Recorder(TorchFunctionMode):
         whose = samples.follow(node.op, parents, node.shape, self.samples)
         node.sample, node.owner = whose.axis, whose.owner
         samples.settle(node, self.nodes, self.samples)
-        node.channel = axes.channel_axis(node.op, [p.channel for p in parents], node.shape, node.sample)
+        node.channel = node.op.channel_axis([p.channel for p in parents], node.shape, node.sample)
         node.heads = heads.heads_of(node.op, parents, self.nodes, node)
 
     @property
@@ -244,13 +244,9 @@ class Recorder(TorchFunctionMode):
 
     def _place_input_channel(self, op: Op, parents: list[Node]) -> None:
         """The channel axis of an input is known once the first layer reads it, also behind data movement and sums."""
-        if not isinstance(op, Linear) or not parents:
-            return
-        ndim, convolution = parents[0].value.ndim, convolution_in(op.map)
-        if convolution is not None:
-            self._settle_channel(parents[0], ndim - convolution.weight.ndim + 1)
-        elif op.kind == "linear" or (op.kind == "norm" and getattr(op.map, "dims", ()) == (ndim - 1,)):
-            self._settle_channel(parents[0], ndim - 1)
+        axis = op.read_channel(parents[0].value.ndim) if parents else None
+        if axis is not None:
+            self._settle_channel(parents[0], axis)
 
     def _settle_channel(self, node: Node, axis: int) -> None:
         """Gives a tensor that is made of inputs by data movement this channel axis, and so the inputs themselves."""
@@ -483,10 +479,11 @@ class Recorder(TorchFunctionMode):
 
 def _stays(op: Op, parents: list[Node], value: Tensor) -> bool:
     """Whether an op leaves every entry of one tensor where it is, as most do: so do samples, channels and heads."""
-    if len(parents) != 1 or not (isinstance(op, Pointwise) or (isinstance(op, Combine) and op.terms[0].move is None)):
+    if len(parents) != 1 or not op.is_one_to_one(0):
         return False
-    below = parents[0]
-    return below.sample is not None and below.channel is not None and below.shape == value.shape
+    below, maps = parents[0], op.maps(1)
+    stays = maps is not None and maps[0] is None
+    return stays and below.sample is not None and below.channel is not None and below.shape == value.shape
 
 
 _functorch = torch._C._functorch

@@ -14,7 +14,7 @@ from nrm.capture.call import Call, of_first
 from nrm.capture.contrast import OWN
 from nrm.capture.names import function_name
 from nrm.capture.ops import Exact, Linear, Pointwise
-from nrm.capture.replay import computed, deviates
+from nrm.capture.replay import deviates
 from nrm.capture.vocabulary import VOCABULARY, Steps
 from nrm.errors import CaptureError, RuleError
 from nrm.numbers import percent
@@ -92,7 +92,7 @@ def _checked(builder: Callable[..., Steps]) -> Callable[..., Steps]:
         steps = builder(c, *args, **kwargs)
         for result, op, inputs in steps or ():
             below = [c.recorder.nodes[i].value[None] for i in inputs]
-            again = computed(op, below)
+            again = op.compute(below)
             if again is None:
                 continue
             _refuse_other(c, builder, deviates(op, below, again[0], result))

@@ -10,7 +10,6 @@ from torch import Tensor
 from nrm.capture.arguments import is_in_place, tensors_in
 from nrm.capture.contrast.splits import OWN, SPLITS
 from nrm.capture.recall import At, Recall, recalled
-from nrm.capture.replay import holds
 from nrm.capture.tape import Node
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def keep(
 ) -> None:
     """Keeps the call of a node if its op does not tell the whole truth."""
     derived = bool(r.derived) and any(id(t) in r.derived for t in tensors_in((args, kwargs)))
-    if not derived and not holds(node.op) and node.function not in SPLITS and node.function not in OWN:
+    if not derived and not node.op.holds and node.function not in SPLITS and node.function not in OWN:
         return
     position = next((k for k, t in enumerate(tensors_in(result)) if t is tensor), None)
     if position is not None:

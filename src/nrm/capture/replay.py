@@ -8,26 +8,14 @@ what relevances are computed from.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nrm.capture.ops import Combine, Linear, Multiply, Op, OwnOp, Pointwise, Select, Source, Term, Unknown
+from nrm.capture.op import Op
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
-from nrm.operators import Function, LinearMap, Place, place_all
-
-
-def holds(op: Op) -> bool:
-    """Whether something in an op was computed from its inputs and is held constant there (or is not said at all)."""
-    if isinstance(op, Linear):
-        return op.kind in ("norm", "matmul")
-    if isinstance(op, Combine):
-        return op.held or op.kind == "matmul"
-    if isinstance(op, Pointwise):
-        return op.function is None
-    return isinstance(op, Select | OwnOp | Unknown)
 
 
 def reads(node: Node) -> tuple[int, ...]:
@@ -39,32 +27,13 @@ def replay(node: Node, values: Mapping[int, Tensor]) -> Tensor:
     """The value of a node, ``(K, *shape)``, from stacks ``(K or 1, *shape)`` of the nodes that it reads."""
     if node.recall is not None:
         return node.recall.run_stack(values)
-    op, below = node.op, [values[i] for i in node.inputs]
-    if isinstance(op, Source) or holds(op):
+    value = None if node.op.holds else node.op.compute([values[i] for i in node.inputs])
+    if value is None:
         raise CaptureError(
-            "this tensor cannot be computed again", where=f"layer {node.name!r}", got=type(op).__name__,
+            "this tensor cannot be computed again", where=f"layer {node.name!r}", got=type(node.op).__name__,
             expected="a call that was recorded with its arguments",
         )  # fmt: skip
-    value = computed(op, below)
-    assert value is not None
     return value
-
-
-def computed(op: Op, below: Sequence[Tensor]) -> Tensor | None:
-    """What an op alone makes of stacks ``(K, *shape)``, with all that it holds constant; None if it does not say."""
-    if isinstance(op, Linear):
-        value = op.map.apply(below[0])
-        return value if op.bias is None else value + op.bias
-    if isinstance(op, Combine):
-        return _combined(op, below)
-    if isinstance(op, Multiply):
-        first, *rest = (_moved(move, x) for move, x in zip(op.moves, below, strict=True))
-        for factor in rest:
-            first = first / factor if op.quotient else first * factor
-        return first
-    if isinstance(op, Select):
-        return op.map.apply(below[0])
-    return op.function(below[0]) if isinstance(op, Pointwise) and op.function is not None else None
 
 
 class Deviation(NamedTuple):
@@ -93,10 +62,10 @@ def find_deviation(tape: Tape) -> Deviation | None:
 
 def deviation(node: Node, nodes: Sequence[Node]) -> float | None:
     """How far a node is from what its op makes of the values it reads; None if that is rounding, or not said."""
-    if isinstance(node.op, Linear) and node.op.kind == "block":
+    if node.op.kind == "block":
         return None  # entries of a rule between chosen layers: they are relevances, no weights
     below = [nodes[i].value[None] for i in node.inputs]
-    again = computed(node.op, below)
+    again = node.op.compute(below)
     if again is None and node.recall is not None:
         before = torch.get_rng_state()
         again = replay(node, {i: nodes[i].value[None] for i in reads(node)})
@@ -117,7 +86,7 @@ def deviates(op: Op, below: Sequence[Tensor], again: Tensor, value: Tensor) -> f
     gap = torch.where(alike, 0.0, (again - value).abs())
     size = _largest(value)
     slack = SLACK * torch.finfo(value.dtype).eps
-    if float(gap.max()) <= slack * size or float(gap.max()) <= slack * _largest(_sizes(op, below)):
+    if float(gap.max()) <= slack * size or float(gap.max()) <= slack * _largest(op.sizes(below)):
         return None
     return float(gap.max()) / max(size, 1e-30)
 
@@ -129,21 +98,6 @@ SLACK = 1e3
 def _largest(value: Tensor) -> float:
     finite = value[value.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
-
-
-def _sizes(op: Op, below: Sequence[Tensor]) -> Tensor:
-    """The sums of the absolute values of what an op adds up: rounding is in proportion to them."""
-    sizes = [x.abs() for x in below]
-    if isinstance(op, Linear) and not isinstance(op.map, Function):
-        return op.map.reweight(torch.abs).apply(sizes[0]) + (0.0 if op.bias is None else op.bias.abs())
-    if isinstance(op, Combine):
-        terms = tuple(Term(t.move, _absolute(t.scale)) for t in op.terms)
-        return _combined(Combine(terms, None if op.shift is None else _absolute(op.shift)), sizes)
-    return sizes[0]
-
-
-def _absolute(value: Tensor | float) -> Tensor | float:
-    return value.abs() if isinstance(value, Tensor) else abs(value)
 
 
 class Segment:
@@ -200,24 +154,3 @@ class Segment:
                 got="a random draw, or constants that changed during the forward pass",
                 expected="a forward pass that can be repeated",
             )  # fmt: skip
-
-
-def _combined(op: Combine, below: Sequence[Tensor]) -> Tensor:
-    places = [term.move for term in op.terms if isinstance(term.move, Place)]
-    if len(places) == len(op.terms) > 1 and all(isinstance(t.scale, float) and t.scale == 1 for t in op.terms):
-        total: Any = place_all(list(zip(places, below, strict=True)))
-    else:
-        parts = (_scaled(_moved(term.move, x), term.scale) for term, x in zip(op.terms, below, strict=True))
-        total = next(parts)
-        for part in parts:
-            total = total + part
-    result: Tensor = total if op.shift is None else total + op.shift
-    return result
-
-
-def _moved(move: LinearMap | None, x: Tensor) -> Tensor:
-    return x if move is None else move.apply(x)
-
-
-def _scaled(x: Tensor, scale: Tensor | float) -> Tensor:
-    return x if isinstance(scale, float) and scale == 1 else x * scale

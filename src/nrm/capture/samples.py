@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from nrm.capture.axes import through
-from nrm.capture.ops import Combine, Linear, Multiply, Op, OwnOp, Pointwise, Select, Source, Unknown
+from nrm.capture.op import Maps, Op
+from nrm.capture.ops import Combine, Source
 from nrm.capture.tape import Node
 from nrm.operators import (
     Centering,
@@ -44,9 +45,9 @@ class Whose:
 
 def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
     """Where samples lie in an op's result."""
-    if isinstance(op, Unknown | OwnOp):
+    maps = op.maps(len(parents))
+    if maps is None:
         return _through_unknown(parents, shape, batch)
-    maps = _maps(op)
     found = [_axis_through(m, p.sample) for m, p in zip(maps, parents, strict=True)]
     if all((a is not None) if p.sample is not None else p.owner is None for a, p in zip(found, parents, strict=True)):
         axes = {a for a in found if a is not None}
@@ -56,7 +57,7 @@ def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
         if not axes:
             return Whose()
     if batch == 1:
-        return _only(shape, _new_axes(op, parents, shape), parents[0].value.device)
+        return _only(shape, _new_axes(op, maps, parents, shape), parents[0].value.device)
     return _by_entry(op, maps, parents, shape, batch)
 
 
@@ -84,10 +85,12 @@ def complete(nodes: Sequence[Node]) -> None:
     lost = [node for node in nodes if node.owner is not None and bool((node.owner == _NOBODY - _FIRST).any())]
     for node in reversed(lost):
         code, readers = codes_of(node), [reader for reader in nodes[node.index :] if node.index in reader.inputs]
-        for reader in (r for r in readers if isinstance(r.op, Combine) and r.has_samples):
-            for map, i in zip(_maps(reader.op), reader.inputs, strict=True):
+        for reader in readers:
+            if not isinstance(reader.op, Combine) or not reader.has_samples:
+                continue
+            for term, i in zip(reader.op.terms, reader.inputs, strict=True):
                 if i == node.index:
-                    later, used = (codes_of(reader), True) if map is None else _entered(map, reader)
+                    later, used = (codes_of(reader), True) if term.move is None else _entered(term.move, reader)
                     code = torch.where((code == _NOBODY) & used, later, code)
         known = code[code != _NOBODY]
         if len(known) and known.min() == known.max():
@@ -109,13 +112,12 @@ def release(nodes: Sequence[Node], output: int) -> None:
         mine = used.pop(node.index)
         if node.owner is not None:
             node.owner = torch.where((node.owner < 0) & ~mine, 0, node.owner)
-        entrywise = isinstance(node.op, Combine | Multiply) or (
-            isinstance(node.op, Pointwise) and node.op.kind != "softmax"
-        )
-        maps = _maps(node.op) if entrywise else [None] * len(node.inputs)
-        for map, i in zip(maps, node.inputs, strict=True):
-            back = torch.ones_like(nodes[i].value, dtype=torch.bool)
-            if entrywise:
+        maps = node.op.maps(len(node.inputs)) if node.op.is_local else None
+        for position, i in enumerate(node.inputs):
+            if maps is None:
+                back = torch.ones_like(nodes[i].value, dtype=torch.bool)
+            else:
+                map = maps[position]
                 back = mine if map is None else map.transpose(mine.to(torch.float64)[None])[0] != 0
             used[i] = used[i] | back if i in used else back
 
@@ -152,18 +154,6 @@ def codes_of(node: Node) -> Tensor:
     count = node.shape[node.sample]
     shape = [count if axis == node.sample else 1 for axis in range(node.value.ndim)]
     return (torch.arange(count, device=node.value.device) + _FIRST).view(shape).expand(node.shape)
-
-
-def _maps(op: Op) -> list[LinearMap | None]:
-    if isinstance(op, Combine):
-        return [term.move for term in op.terms]
-    if isinstance(op, Multiply):
-        return list(op.moves)
-    if isinstance(op, Linear):
-        return [op.map]
-    if isinstance(op, Select):
-        return [op.reduce]
-    return [None]
 
 
 def _through_unknown(parents: list[Node], shape: torch.Size, batch: int) -> Whose:
@@ -229,7 +219,7 @@ def _through_gather(map: Gather, axis: int) -> int | None:
     return None
 
 
-def _by_entry(op: Op, maps: list[LinearMap | None], parents: list[Node], shape: torch.Size, batch: int) -> Whose:
+def _by_entry(op: Op, maps: Maps, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
     """Entry by entry: where contributions of several samples meet, the entry is mixed."""
     if not any(parent.has_samples for parent in parents):
         return Whose()
@@ -240,16 +230,16 @@ def _by_entry(op: Op, maps: list[LinearMap | None], parents: list[Node], shape: 
         if not parent.has_samples:
             continue
         code = _moved(op, map, codes_of(parent), shape, batch, parent.value.dtype)
-        if isinstance(op, Multiply) and total is not None and bool((code == _MIXED).any()):
+        if op.scales and total is not None and bool((code == _MIXED).any()):
             continue  # a factor that mixes samples scales the other one; relevance follows the other one
         total = code if total is None else _merged(total, code)
     assert total is not None
-    return _named(_filled(total), batch, _new_axes(op, parents, shape))
+    return _named(_filled(total), batch, _new_axes(op, maps, parents, shape))
 
 
-def _new_axes(op: Op, parents: list[Node], shape: torch.Size) -> list[int]:
+def _new_axes(op: Op, maps: Maps, parents: list[Node], shape: torch.Size) -> list[int]:
     """The axes along which samples may appear: not those of channels, of which a batch of one may have as many."""
-    free = _free_axes(op.map) if isinstance(op, Linear) else None
+    free = None if op.is_local or maps[0] is None else _free_axes(maps[0])
     alike = [parent.shape for parent in parents if parent.owner is not None and len(parent.shape) == len(shape)]
     before = {d for other in alike for d in range(1, len(shape)) if other[d] == shape[d] == 1}
     return [d for d in (range(len(shape)) if free is None else free) if d not in before]
@@ -269,7 +259,7 @@ def _moved(op: Op, map: LinearMap | None, code: Tensor, shape: torch.Size, batch
         return _kept(code, shape, range(code.ndim))
     if isinstance(map, Scatter):
         return _scattered(map, code, shape)
-    if isinstance(op, Linear | Select):
+    if not op.is_local:
         free = _free_axes(map)
         if isinstance(map, Reduce):
             return _reduced(map, code, shape)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from nrm.capture.ops import Combine, Linear, Op, Source
+from nrm.capture.op import Op
+from nrm.capture.ops import Source
 from nrm.capture.recall import Recall
 from nrm.errors import QuestionError
-from nrm.operators import PerSample
 
 
 @dataclass(slots=True, eq=False)
@@ -56,9 +56,7 @@ class Node:
     @property
     def flops(self) -> float:
         """The arithmetic of its step in either direction."""
-        if isinstance(self.op, Linear):
-            return self.op.map.flops
-        return float(self.shape.numel()) * (2.0 if isinstance(self.op, Combine) else 1.0)
+        return self.op.flops(self.shape)
 
 
 @dataclass(eq=False)
@@ -113,8 +111,7 @@ class Tape:
         """Bytes held by activations, and by entries that were formed for this tape; memory that is shared once."""
         if self.runs is not None:
             return sum(run.nbytes for run in self.runs)
-        own = [n.op.map.matrix for n in self.nodes if isinstance(n.op, Linear) and isinstance(n.op.map, PerSample)]
-        tensors = [*(node.value for node in self.nodes), *own]
+        tensors = [tensor for node in self.nodes for tensor in (node.value, *node.op.tensors)]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         return sum(storages.values()) + (0 if self.behind is None else self.behind.nbytes)
 

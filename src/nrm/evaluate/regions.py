@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Multiply, Node, Pointwise, Select, reads
+from nrm.capture import Linear, Node, Select, reads
 from nrm.operators import Function, LinearMap, Movement, Reduce
 
 LARGEST = 2**24
@@ -22,20 +22,21 @@ LARGEST = 2**24
 def carried_labels(node: Node, below: Mapping[int, Tensor]) -> Tensor | None:
     """The labels of a node's entries, -1 for none, from those of the nodes it reads; None if blocks meet in it."""
     op = node.op
-    if isinstance(op, Pointwise):
-        return _same(node, below) if op.kind == "activation" else None
+    if op.entrywise:
+        return _same(node, below)
     if isinstance(op, Select):
         return _chosen(node, op, below)
     if node.recall is not None:
         return None
     if isinstance(op, Linear):
         return _pooled(op.map, below[node.inputs[0]])
-    if isinstance(op, Combine | Multiply):
-        moves = [term.move for term in op.terms] if isinstance(op, Combine) else op.moves
-        pairs = [(move, below[i]) for move, i in zip(moves, node.inputs, strict=True) if i in below]
-        if all(move is None or isinstance(move, Movement) for move, _ in pairs):
-            return _merged([_moved(move, labels) for move, labels in pairs], node.shape)
-    return None
+    maps = op.maps(len(node.inputs)) if op.is_local else None
+    if maps is None:
+        return None
+    pairs = [(map, below[i]) for map, i in zip(maps, node.inputs, strict=True) if i in below]
+    if not all(map is None or isinstance(map, Movement) for map, _ in pairs):
+        return None
+    return _merged([_moved(map, labels) for map, labels in pairs], node.shape)
 
 
 def _moved(move: LinearMap | None, labels: Tensor) -> Tensor:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Select, in_each_run, plain_execution
+from nrm.capture import Node, plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.measure import Measure
 from nrm.questions import Blocks, Formula, Frame, Layer, Partition, Set
@@ -140,30 +140,16 @@ class Fields:
         return tuple(_extent(found, a) for a in range(found.ndim))
 
 
-def _below(node: Node, nodes: Sequence[Node], marks: Tensor) -> Iterator[Tensor]:
+def _below(node: Node, nodes: Sequence[Node], marks: Tensor) -> list[Tensor]:
     """What can reach the marked entries of a node, for each of its inputs."""
-    op = in_each_run(node.op)
-    if isinstance(op, Linear):
-        yield op.map.support().transpose(marks)
-    elif isinstance(op, Select):
-        # The first and the last entry of every window: its corners are enough for a box.
-        below = nodes[node.inputs[0]].value
-        place = torch.arange(below.numel(), device=below.device, dtype=torch.float64).view(below.shape)
-        yield op.choose(place).transpose(marks) + op.choose(-place).transpose(marks)
-    elif isinstance(op, Combine):
-        for term in op.terms:
-            yield marks if term.move is None else term.move.support().transpose(marks)
-    elif isinstance(op, Multiply):
-        for move in op.moves:
-            yield marks if move is None else move.transpose(marks)
-    elif isinstance(op, Pointwise) or (isinstance(op, OwnOp) and op.entrywise):
-        for _ in node.inputs:
-            yield marks
-    else:
+    found = node.op.field(marks, [nodes[i].value for i in node.inputs])
+    if found is None:
         raise QuestionError(
-            f"the receptive field cannot be followed through {node.name!r}", got=type(op).__name__,
-            expected="ops that have a rule",
+            f"the receptive field cannot be followed through {node.name!r}", got=type(node.op).__name__,
+            expected="ops that say what their entries are made of",
+            hint=f"{type(node.op).__name__}.maps, or entrywise = True, says it",
         )  # fmt: skip
+    return found
 
 
 def _space(frame: Frame) -> list[int]:

@@ -11,29 +11,18 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Node, Select, in_each_run
-from nrm.operators import Scatter
 from nrm.questions.sweep import Site
 from nrm.steps import Network
 
 
-def mixes(node: Node) -> bool:
-    """Whether a step brings several neurons together: linear, pooling, attention, addition.
+def levels(network: Network) -> list[int]:
+    """For every tensor the longest way from the inputs in mixing steps; wherever walks begin is level 0.
 
     Elementwise functions, data movement, products and folded norms stay on the level of what they read.
     """
-    op = in_each_run(node.op)
-    if isinstance(op, Combine):  # the halves of a product of matrices are linear steps already
-        sums = len(op.terms) > 1 or isinstance(op.terms[0].move, Scatter)
-        return op.joins and sums and op.kind not in ("matmul", "product")
-    return isinstance(op, Linear | Select)
-
-
-def levels(network: Network) -> list[int]:
-    """For every tensor the longest way from the inputs in mixing steps; wherever walks begin is level 0."""
     found: list[int] = []
     for node in network.tape.nodes:
-        found.append(max((found[j] for j in node.inputs), default=0) + mixes(node))
+        found.append(max((found[j] for j in node.inputs), default=0) + node.op.mixes)
     return found
 
 

@@ -20,9 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nrm.capture import Combine, Node, Pointwise, Tape, in_each_run
+from nrm.capture import Node, Tape
 from nrm.errors import NrmWarning, QuestionError
-from nrm.operators import Permute, Reshape
 from nrm.questions import Layer, Progress, Set, Site, drain_name
 from nrm.search.best import Terrain
 from nrm.search.branches import Branch
@@ -334,15 +333,10 @@ def _ratio(small: Trail, large: Trail) -> float:
 
 def _same_neurons(tape: Tape, above: int, below: Site) -> bool:
     """Whether every neuron of a tensor belongs to one neuron of the tensor below it, and the other way round."""
-    node, op = tape.nodes[above], in_each_run(tape.nodes[above].op)
-    if below.port:
-        return False
-    if isinstance(op, Pointwise):
-        return True
-    if not isinstance(op, Combine):
-        return False
-    moves = [t.move for t, j in zip(op.terms, node.inputs, strict=True) if j == below.node]
-    return all(move is None or isinstance(move, Reshape | Permute) for move in moves)
+    node = tape.nodes[above]
+    return not below.port and all(
+        node.op.is_one_to_one(position) for position, j in enumerate(node.inputs) if j == below.node
+    )
 
 
 def _step(tape: Tape, network: Network, site: Site, neuron: int, consumer: int | None) -> WalkStep:

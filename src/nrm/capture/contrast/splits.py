@@ -84,7 +84,7 @@ def _function(step: Step, op: Pointwise | Singular) -> tuple[Function | None, st
     """An elementwise step as a function of what it reads, and a name that says how it bends."""
     node, (j,) = step.node, step.node.inputs
     if isinstance(op, Singular):
-        return op.compute, node.function
+        return op.elementwise, node.function
     if op.function is not None:
         return op.function, "square" if op.function is torch.square else node.function
     if op.factors:

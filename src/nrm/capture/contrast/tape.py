@@ -131,7 +131,7 @@ def _refuse_mixed(tape: Tape) -> None:
 def _refuse_masks(here: Tape, there: Tape) -> None:
     """Refuses a softmax some of whose entries are masked in one run only."""
     for node in here.nodes:
-        if getattr(node.op, "kind", "") != "softmax":
+        if node.op.kind != "softmax":
             continue
         a, b = (tape.nodes[node.inputs[0]].value.isinf() for tape in (here, there))
         if bool((a != b).any()):

@@ -36,7 +36,7 @@ def _pointwise(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     if offset is None:
         return None
     if not math.isfinite(offset):
-        return c.one(Singular(c.name, c.recorder.place(), compute=function), input)
+        return c.one(Singular(c.name, c.recorder.place(), elementwise=function), input)
     simple = not any(isinstance(a, Tensor) for a in (*args, *kwargs.values()))
     return c.one(Pointwise(offset, function=function if simple else None), input)
 
