@@ -106,6 +106,11 @@ class Op:
     # ---- numbers ---------------------------------------------------------------------------------------------
 
     @property
+    def keeps_sign(self) -> bool:
+        """Whether no entry of the result is below 0 where none of its inputs is, known without looking."""
+        return False
+
+    @property
     def holds(self) -> bool:
         """Whether something in it was computed from its inputs and is held constant, or how it computes is not said."""
         return True

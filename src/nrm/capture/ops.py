@@ -194,6 +194,10 @@ class Combine(Op):
         return [followed(term.move, axis) for term, axis in zip(self.terms, channels, strict=True)]
 
     @property
+    def keeps_sign(self) -> bool:
+        return not self.joins and all(isinstance(t.scale, float) and t.scale >= 0 for t in self.terms)
+
+    @property
     def holds(self) -> bool:
         return self.held or self.kind == "matmul"
 
@@ -311,6 +315,10 @@ class Select(Op):
     def keeps_channels(self, node: Node, below: Node, position: int) -> bool:
         same = self.reduce is None and node.channel == below.channel
         return same and moves_within(self.map, below.channel, node.channel)
+
+    @property
+    def keeps_sign(self) -> bool:
+        return True
 
     def compute(self, below: Sequence[Tensor]) -> Tensor:
         return self.map.apply(below[0])

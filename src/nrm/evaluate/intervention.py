@@ -201,7 +201,7 @@ def _stops(R: Measure, arguments: Sequence[Argument]) -> list[Stop]:
         if isinstance(argument, Stack | Formula):
             kind = "stack is evaluated one partition at a time" if isinstance(argument, Stack) else "formula is no set"
             raise QuestionError(f"a {kind}", got=str(argument), hint="sets and partitions of layers can be removed")
-    if any(isinstance(node.op, Linear) and node.op.kind == "block" for node in R.inner.tape.nodes):
+    if any(node.op.kind == "block" for node in R.inner.tape.nodes):
         raise QuestionError(
             "a measure between chosen layers does not have the network between them", got=R.rules,
             expected="a measure of the whole network",

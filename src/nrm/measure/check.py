@@ -399,7 +399,7 @@ def _notes(network: Network) -> tuple[str, ...]:
         for node in network.tape.nodes
         if network.tape.runs is None
         and network.rules.reached[node.index]
-        and getattr(node.op, "kind", "") == "softmax"
+        and node.op.kind == "softmax"
         and not network.rules.softmax(node.index)
     ]
     return (*network.tape.notes, *passed)

@@ -238,7 +238,7 @@ def layer_table(
         channel = (
             None if node.channel is None else node.channel - (node.sample is not None and node.sample < node.channel)
         )
-        kind = getattr(node.op, "kind", "")
+        kind = node.op.kind
         flags = cuts.get(node.index, False), bypassed.get(node.index, False)
         rows.append(LayerRow(node.name, node.layer_shape, channel, kind, flags[0], mass, flags[1]))
     return LayerTable(rows, _containers(network, {row.name: row for row in rows}))

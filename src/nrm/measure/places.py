@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nrm.capture import AttentionStep, Combine, Exact, Linear, Node, Pointwise, Source, Tape, unknown_layer
+from nrm.capture import AttentionStep, Linear, Node, Source, Tape, unknown_layer
 from nrm.errors import QuestionError
 from nrm.measure.attention import READS, find_read, only_attention
 from nrm.measure.edges import EdgeStep, find_edge_steps, number_edges
@@ -125,7 +125,7 @@ class Places:
         axis = "" if channel is None else f", channels on axis {channel}"
         heads = layer.head_count or (frame.heads[1] if frame.heads else None)
         axis += "" if heads is None else f", {heads} heads"
-        kind = site.port or getattr(self._tape.nodes[site.node].op, "kind", "")
+        kind = site.port or self._tape.nodes[site.node].op.kind
         return replace(layer, facts=f"{shape}{axis}, {'edge' if site.consumer is not None else kind}")
 
     def _is_only_steps(self, name: str) -> bool:
@@ -183,13 +183,13 @@ class Places:
 
     def _skip_ends(self, name: str) -> tuple[Node, Node]:
         tape, node = self._tape, self._tape.find(name)
-        while not (isinstance(node.op, Combine) and node.op.kind == "add") and len(node.inputs) == 1:
+        while node.op.kind != "add" and len(node.inputs) == 1:
             if isinstance(node.op, Linear):
                 break
             node = tape.nodes[node.inputs[0]]
         plain = [j for j in node.inputs if j == self._received(name)]
         plain = plain or [j for j in node.inputs if not self.network.rules.open[j]]
-        adds = isinstance(node.op, Combine) and node.op.kind == "add" and len(node.inputs) > 1
+        adds = node.op.kind == "add" and len(node.inputs) > 1
         if not adds or len(plain) != 1:
             raise QuestionError(
                 f"layer {name!r} has no single skip connection",
@@ -258,9 +258,9 @@ class Places:
                 continue
             base = name.removesuffix(suffix) if name.endswith(suffix) else stem.removesuffix(suffix) + f"#{call}"
             node = self._tape.find(base)
-            if port == "bias" and not self._may_drain(node, port):
+            if port == "bias" and port not in self.network.rules.drains(node.index):
                 node = self._inner_bias(base, node)
-            if (node.index, port) not in self._base.drains and not self._may_drain(node, port):
+            if (node.index, port) not in self._base.drains and port not in self.network.rules.drains(node.index):
                 raise QuestionError(
                     f"layer {base!r} has no {port} of its own", got=repr(name),
                     hint="R.biases and R.inputs list what there is; a fused step has one bias, at its last tensor",
@@ -276,14 +276,6 @@ class Places:
         inside = [i for i, port in self._base.drains if port == "bias" and begin < i <= node.index
                   and self._tape.nodes[i].module == node.module]  # fmt: skip
         return self._tape.nodes[inside[0]] if len(inside) == 1 else node
-
-    def _may_drain(self, node: Node, port: str) -> bool:
-        if port == "offset":
-            return isinstance(node.op, Pointwise) and (node.op.offset != 0 or self.network.rules.softmax(node.index))
-        if port == "bias":
-            terminal = self.network.rules.is_terminal(node.index)
-            return terminal and self.network.rules.shift(node.index) is not None
-        return self.network.rules.is_terminal(node.index) or isinstance(node.op, Pointwise | Exact)
 
     # ---- cuts ------------------------------------------------------------------------------------------------
 

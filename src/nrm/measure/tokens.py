@@ -51,7 +51,7 @@ def _keeps_tokens(tape: Tape, step: Node, at: Node) -> bool:
     """Whether a step scales tokens, or adds nothing but other embeddings to them."""
     same = (step.layer_shape, step.sample, step.channel) == (at.layer_shape, at.sample, at.channel)
     others = [tape.nodes[i] for i in step.inputs if i != at.index]
-    return same and getattr(step.op, "kind", "") in ("add", "scale") and all(_is_embedding(tape, n) for n in others)
+    return same and step.op.kind in ("add", "scale") and all(_is_embedding(tape, n) for n in others)
 
 
 def _is_embedding(tape: Tape, node: Node) -> bool:

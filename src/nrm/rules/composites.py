@@ -206,16 +206,14 @@ def suggest(tape: Tape) -> Composite:
         return composite("transformer")
     if _is_graph(tape):
         return resolve(Gamma(0.25), tape) if _reads_positive(tape, "conv", "linear") else composite("lrp-0")
-    convolves = any(isinstance(node.op, Linear) and node.op.kind == "conv" for node in tape.nodes)
+    convolves = any(node.op.kind == "conv" for node in tape.nodes)
     plain = convolves and _reads_positive(tape, "conv") and not _adds_signed(tape)
     return composite("epsilon-plus-flat" if plain else "lrp-0")
 
 
 def _is_graph(tape: Tape) -> bool:
     """Whether edges are given, or messages are summed over neighbours."""
-    return tape.edges is not None or any(
-        isinstance(node.op, Combine) and node.op.kind == "propagate" for node in tape.nodes
-    )
+    return tape.edges is not None or any(node.op.kind == "propagate" for node in tape.nodes)
 
 
 def _reads_positive(tape: Tape, *kinds: str) -> bool:
@@ -254,8 +252,7 @@ def matches(key: Matcher, node: Node, names: list[str], tape: Tape) -> bool:
     """Whether a name pattern, module type or kind of step means this node."""
     if isinstance(key, type):
         return not isinstance(node.op, Source) and issubclass(tape.modules.get(node.module, object), key)
-    kind = getattr(node.op, "kind", "")
-    return key == kind or any(fnmatch.fnmatchcase(name, key) for name in names)
+    return key == node.op.kind or any(fnmatch.fnmatchcase(name, key) for name in names)
 
 
 def _all_names(tape: Tape) -> list[list[str]]:
@@ -311,4 +308,4 @@ def reads_input(tape: Tape) -> set[int]:
             first.add(node.index)
         elif isinstance(node.op, Combine) and (not node.op.joins or len(node.op.terms) == 1):
             close.add(node.index)
-    return {i for i in first if getattr(tape.nodes[i].op, "kind", "") in ("conv", "linear")}
+    return {i for i in first if tape.nodes[i].op.kind in ("conv", "linear")}

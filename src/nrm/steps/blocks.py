@@ -13,19 +13,27 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from nrm.capture import Combine, Linear, Node, Term
+from nrm.capture import Node, Term
 from nrm.errors import RuleError
 from nrm.operators import Identity
-from nrm.rules import CONSTANT, Flat, Key, Rule
-from nrm.steps.assignment import effective
+from nrm.rules import CONSTANT, Flat, Rule
 from nrm.steps.factors import Factors
+from nrm.steps.family import Slot, additive
 from nrm.steps.maps import Chained, Factored, Map, Scale, Scaled
 from nrm.steps.nodes import BRANCH, COLUMN, RelevanceNode
 
 if TYPE_CHECKING:
     from nrm.steps.network import Network
 
-Slot = tuple[Key, int]
+Upward = dict[Slot, list[tuple[RelevanceNode, Map]]]
+"""The nodes above a branch, and the maps to them, for every slot below."""
+
+
+def effective(rule: Rule, override: Rule | None) -> Rule:
+    """The rule of a block inside a column that another rule pools or replaces."""
+    if override is None:
+        return rule
+    return override if rule.signed or not override.pools else rule
 
 
 def is_proportional(network: Network, i: int) -> bool:
@@ -36,37 +44,25 @@ def is_proportional(network: Network, i: int) -> bool:
 
 def column_reads(network: Network, i: int) -> list[int]:
     """The tensors that the blocks of a step read."""
-    return [j for j, _ in _reads(network, i, None, network.rules.pool(i))]
+    return [j for j, _ in _blocks(network, i)]
 
 
 def column_ones(network: Network, i: int, is_one: bool) -> list[int]:
     """The tensors that blocks of a step read by rules whose entries do not vanish with the value."""
     spreads = network.zero == "uniform" and (is_one or network.bias != "input" or not network.rules.is_linear(i))
-    return [j for j, rule in _reads(network, i, None, network.rules.pool(i)) if spreads or not rule.vanishes]
+    return [j for j, rule in _blocks(network, i) if spreads or not rule.vanishes]
 
 
-def _reads(network: Network, i: int, rule: Rule | None, override: Rule | None) -> list[tuple[int, Rule]]:
+def _blocks(network: Network, i: int) -> list[tuple[int, Rule]]:
     """What the blocks of a column read, and by which rule."""
-    rules, node = network.rules, network.tape.nodes[i]
-    if isinstance(node.op, Linear):
-        return [(node.inputs[0], effective(rules.leaf_rule(i), override))]
-    rule = rules.plain_rule(i, rule)
-    found = []
-    for position, j in enumerate(node.inputs):
-        if rules.coefficient(i, position) == 0:
-            continue
-        if rules.open[j]:
-            found += _reads(network, j, rule, override)
-        else:
-            assert rule is not None
-            found.append((j, effective(rule, override)))
-    return found
+    node = network.tape.nodes[i]
+    return additive(node.op).blocks(network, node, None, network.rules.pool(i))
 
 
 def connect_column(network: Network, node: Node) -> None:
     """Links the plain node of an additive step to its blocks, and to its bias and sink."""
     i, here, rules = node.index, network.plain(node.index), network.rules
-    override = rules.pool(i)
+    override, family = rules.pool(i), additive(node.op)
     groups = 2 if override is not None else 1
     if is_proportional(network, i):
         tops = [here]
@@ -80,9 +76,9 @@ def connect_column(network: Network, node: Node) -> None:
         if network.zero == "uniform":
             flat, _ = network.node((i, COLUMN, "uniform"), i, COLUMN)
             network.link(here, flat, Scaled(node.shape, lambda: network.column(i).spread))
-            _connect(network, node, {(CONSTANT, 0): flat}, None, Flat(), None)
+            family.connect_slots(network, node, {(CONSTANT, 0): flat}, None, Flat(), None)
     slots = {(key, group): tops[group] for group in range(groups) for key in sorted(rules.keys(i, override))}
-    _connect(network, node, slots, None, override, None)
+    family.connect_slots(network, node, slots, None, override, None)
     for top, entry in zip(tops, bias_entries(network, i, groups), strict=True):
         if entry is not None:
             network.link(top, network.drain(i, "bias"), network.drained(i, _always(entry)))
@@ -96,48 +92,16 @@ def _always(entry: Tensor) -> Callable[[], Tensor]:
     return lambda: entry
 
 
-def _connect(
-    network: Network, node: Node, slots: dict[Slot, RelevanceNode], rule: Rule | None, override: Rule | None,
-    rows: Tensor | None,
-) -> None:  # fmt: skip
-    """Links nodes of an additive step, one for every slot, to what lies below them in the same columns."""
-    i, rules = node.index, network.rules
-    if isinstance(node.op, Linear):
-        own, (j,) = effective(rules.leaf_rule(i), override), node.inputs
-        for slot, above in slots.items():
-            if slot[0] in own.keys:
-                factors = Factors(
-                    network.factors, own, *slot, node.op.map, network.tape.nodes[j], network.is_one(j), rows
-                )
-                network.link(above, network.plain(j), Factored(factors))
-        return
-    assert isinstance(node.op, Combine)
-    rule = rules.plain_rule(i, rule)
-    for position, (term, j) in enumerate(zip(node.op.terms, node.inputs, strict=True)):
-        alpha = network.share(i, position)
-        if alpha == 0:
-            continue
-        turned = folded_rows(network, node, position)
-        links: dict[Slot, list[tuple[RelevanceNode, Map]]] = {}
-        for slot, above in slots.items():
-            for lower, post in _scaled(slot, term, alpha, turned is not None):
-                links.setdefault(lower, []).append((above, network.local(i, j, term.move, post)))
-        if rules.open[j]:
-            _connect_branch(network, j, links, rule, override, turned)
-        else:
-            assert rule is not None
-            _connect_plain(network, j, links, effective(rule, override))
-
-
-def _connect_branch(
-    network: Network, j: int, links: dict[Slot, list[tuple[RelevanceNode, Map]]], rule: Rule | None,
-    override: Rule | None, rows: Tensor | None,
-) -> None:  # fmt: skip
+def connect_branch(
+    network: Network, j: int, links: Upward, rule: Rule | None, override: Rule | None, rows: Tensor | None
+) -> None:
     """Links a branch. Columns that read it under the same rules share its nodes, whatever the scales above."""
     node, fresh = network.tape.nodes[j], {}
-    if isinstance(node.op, Linear):
-        own = effective(network.rules.leaf_rule(j), override)
-        rule, links = own, {slot: found for slot, found in links.items() if slot[0] in own.keys}
+    family = additive(node.op)
+    own = family.own_rule(network.rules, node)
+    if own is not None:
+        rule = effective(own, override)
+        links = {slot: found for slot, found in links.items() if slot[0] in rule.keys}
     for slot, above in links.items():
         below, new = network.node((j, rule, override, slot, rows is not None), j, BRANCH)
         for upper, map in above:
@@ -145,12 +109,10 @@ def _connect_branch(
         if new:
             fresh[slot] = below
     if fresh:
-        _connect(network, node, fresh, rule, override, rows)
+        family.connect_slots(network, node, fresh, rule, override, rows)
 
 
-def _connect_plain(
-    network: Network, j: int, links: dict[Slot, list[tuple[RelevanceNode, Map]]], rule: Rule
-) -> None:  # fmt: skip
+def connect_plain(network: Network, j: int, links: Upward, rule: Rule) -> None:
     """Links a term that enters as it is: the rule's entries on the identity."""
     node = network.tape.nodes[j]
     identity = Identity(node.shape)
@@ -162,22 +124,7 @@ def _connect_plain(
                 network.link(upper, network.plain(j), map if plain else Chained(block, map))
 
 
-def folded_rows(network: Network, node: Node, position: int) -> Tensor | None:
-    """A scale of both signs on a linear step of its own, as a scale of the rows of its weights.
-
-    Otherwise it wants two densities: one for the weights, one for their opposites.
-    """
-    assert isinstance(node.op, Combine)
-    term, below = node.op.terms[position], network.tape.nodes[node.inputs[position]]
-    if not isinstance(below.op, Linear) or term.move is not None:
-        return None
-    if not isinstance(term.scale, Tensor) or not term.flips:
-        return None
-    alone = network.tape.consumers[below.index] == [node.index] and node.inputs.count(below.index) == 1
-    return below.op.map.rows(term.scale) if alone else None
-
-
-def _scaled(slot: Slot, term: Term, alpha: float, folded: bool) -> list[tuple[Slot, Scale]]:
+def scaled_slots(slot: Slot, term: Term, alpha: float, folded: bool) -> list[tuple[Slot, Scale]]:
     """The slots below a term's scale: powers scale, signs swap where the scale is negative."""
     (kind, number), group = slot
     scale = term.scale

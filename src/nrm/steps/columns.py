@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from nrm.capture import Linear
+from nrm.capture import Linear, Op
 from nrm.errors import RuleError
-from nrm.operators import Dense, Jacobian
+from nrm.operators import Dense, Jacobian, LinearMap
 
 if TYPE_CHECKING:
     from nrm.steps.network import Network
@@ -141,11 +141,11 @@ class _ColumnSums:
 
         That sum costs as much as a forward step, so it is computed only if some sum is small beside the others.
         """
-        op, size = self.node.op, z.abs()
+        map, size = _map(self.node.op), z.abs()
         tiny = torch.finfo(z.dtype).tiny
         axes = [a for a in range(z.ndim) if a != self.node.sample]
         largest = size.amax(axes, keepdim=True) if axes else size
-        small = (size > tiny) & (size <= (1e-2 if _has_rows(op) else 1e-4) * largest)
+        small = (size > tiny) & (size <= (1e-2 if isinstance(map, Dense) else 1e-4) * largest)
         if not bool(small.any()):
             return size <= tiny
 
@@ -153,7 +153,7 @@ class _ColumnSums:
             return small & (size <= 8 * torch.finfo(z.dtype).eps * total)
 
         try:
-            if not _is_block(op) and self._marked_rows(small) is None:
+            if not isinstance(map, Jacobian) and self._marked_rows(small) is None:
                 small = lost(1.01 * self._total(0, "bound"))
                 if not bool(small.any()):
                     return size <= tiny
@@ -163,23 +163,23 @@ class _ColumnSums:
 
     def _marked_rows(self, small: Tensor) -> Tensor | None:
         """The rows of a plain dense step with columns that are marked as small, if they are few."""
-        if not _has_rows(self.node.op) or not self.rules.leaf_rule(self.i).proportional:
+        if not isinstance(_map(self.node.op), Dense) or not self.rules.leaf_rule(self.i).proportional:
             return None
         rows = small.reshape(-1, small.shape[-1]).any(0).nonzero()[:, 0]
         return rows if len(rows) * 8 <= small.shape[-1] else None
 
     def _absolute_total(self, small: Tensor) -> Tensor:
         """The sums of absolute entries of the columns marked as small; of these only where a step knows them apart."""
-        op, rows = self.node.op, self._marked_rows(small)
+        rows = self._marked_rows(small)
         shift = self.network.rules.shift(self.i) if self.network.bias == "input" else None
         offset = 0.0 if shift is None else shift.abs()
-        if isinstance(op, Linear) and isinstance(op.map, Jacobian):
-            return op.map.absolute_sums(small) + offset
+        map = _map(self.node.op)
+        if isinstance(map, Jacobian):
+            return map.absolute_sums(small) + offset
         if rows is not None:
-            assert isinstance(op, Linear)
-            assert isinstance(op.map, Dense)
+            assert isinstance(map, Dense)
             sums = torch.zeros_like(self.node.value)
-            weight = op.map.weight.index_select(0, rows).abs()
+            weight = map.weight.index_select(0, rows).abs()
             sums[..., rows] = self.network.tape.nodes[self.node.inputs[0]].value.abs() @ weight.T
             return sums + offset
         return self._total(0, "absolute")
@@ -216,9 +216,6 @@ def _absolute_or(sums: _ColumnSums, otherwise: Tensor) -> Tensor:
         return otherwise
 
 
-def _is_block(op: object) -> bool:
-    return isinstance(op, Linear) and isinstance(op.map, Jacobian)
-
-
-def _has_rows(op: object) -> bool:
-    return isinstance(op, Linear) and isinstance(op.map, Dense)
+def _map(op: Op) -> LinearMap | None:
+    """The linear map of a step that is one block with weights of its own."""
+    return op.map if isinstance(op, Linear) else None

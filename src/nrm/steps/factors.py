@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nrm.capture import NONNEGATIVE, Combine, Node, Select, Tape
+from nrm.capture import NONNEGATIVE, Node, Tape
 from nrm.errors import RuleError
 from nrm.operators import Around, Identity, LinearMap
 from nrm.rules import Key, Rule
@@ -117,9 +117,7 @@ class FactorStore:
             node = self._tape.nodes[j]
             if node.function in NONNEGATIVE:
                 known = True
-            elif isinstance(node.op, Select) or (isinstance(node.op, Combine) and not node.op.joins and all(
-                isinstance(t.scale, float) and t.scale >= 0 for t in node.op.terms
-            )):  # fmt: skip
+            elif node.op.keeps_sign:
                 known = all(self.is_nonnegative(k) for k in node.inputs)
             else:
                 known = not node.value.numel() or float(node.value.amin()) >= 0

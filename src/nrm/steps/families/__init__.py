@@ -5,6 +5,6 @@ A family says which maps an op builds from its values and its rule. A new family
 """
 
 from nrm.steps.families import elementwise, exact, linear, product, selection, source, sums
-from nrm.steps.families.family import Family, family, family_of
+from nrm.steps.family import Family, family, family_of
 
 __all__ = ["Family", "elementwise", "exact", "family", "family_of", "linear", "product", "selection", "source", "sums"]

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from nrm.capture import Node, Pointwise, Softmax
-from nrm.steps.families.family import Family, family
+from nrm.steps.family import Family, family
 from nrm.steps.maps import Scaled, Softmaxed
 
 if TYPE_CHECKING:
+    from nrm.steps.assignment import Assignment
     from nrm.steps.network import Network
 
 
@@ -54,12 +55,16 @@ class Elementwise(Family):
 
     def ones(self, network: Network, node: Node, is_one: bool) -> tuple[int, ...]:
         """A softmax whose normalizer is held hands relevance on to the logit of the same class, which may be 0."""
-        held = getattr(node.op, "kind", "") == "softmax"
+        held = node.op.kind == "softmax"
         return node.inputs if is_one or held else ()
 
     def is_nonnegative(self, network: Network, node: Node) -> bool:
         assert isinstance(node.op, Pointwise)
         return node.op.offset == 0 and not network.rules.softmax(node.index)
+
+    def drains(self, rules: Assignment, node: Node) -> tuple[str, ...]:
+        assert isinstance(node.op, Pointwise)
+        return ("sink", "offset") if node.op.offset != 0 or rules.softmax(node.index) else ("sink",)
 
 
 def secant(network: Network, node: Node) -> Tensor:

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from nrm.capture import Exact, Node, Piece
-from nrm.steps.families.family import Family, family
+from nrm.steps.family import Family, family
 from nrm.steps.maps import Chained, Local, Map, Scaled, Summed
 from nrm.steps.nodes import COLUMN, RelevanceNode
 
 if TYPE_CHECKING:
+    from nrm.steps.assignment import Assignment
     from nrm.steps.network import Network
 
 
@@ -35,6 +36,9 @@ class ExactSteps(Family):
         """An elementwise step hands relevance on as it is, any other step shares it by differences."""
         assert isinstance(node.op, Exact)
         return node.inputs if is_one and _is_one_to_one(node.op) else ()
+
+    def drains(self, rules: Assignment, node: Node) -> tuple[str, ...]:
+        return ("sink",)
 
 
 def _is_one_to_one(op: Exact) -> bool:

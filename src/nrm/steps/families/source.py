@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nrm.capture import Node, Source, Unknown
-from nrm.steps.families.family import Family, family
+from nrm.steps.family import Family, family
 
 if TYPE_CHECKING:
     from nrm.steps.network import Network
