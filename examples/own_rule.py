@@ -215,7 +215,8 @@ assert found[0.0] < found[1.0] < found[8.0]
 # A pair of filters that answer to the two directions of an edge, and the length of the two answers together,
 # $y = \sqrt{u^2 + v^2}$: the strength of an edge, whatever its direction. That is no linear step, no product, no
 # function of one tensor. But $y = (u / y)\, u + (v / y)\, v$, which says what each filter has in it. Such an op is a
-# class, and what it does to relevance is a **family**: it links tensors by maps.
+# class, which says what it computes and where its entries come from, and what it does to relevance is a **family**: it
+# links tensors by maps.
 
 
 # %%
@@ -223,6 +224,10 @@ class Strength(OwnOp):
     """``y = sqrt(u^2 + v^2)``, entry by entry."""
 
     entrywise = True
+    holds = False  # nothing in it was computed from its inputs
+
+    def compute(self, below):
+        return torch.hypot(*below)
 
 
 @family(Strength)
@@ -281,6 +286,7 @@ print("across, down:", [[round(float(E(E[name].all)[i]), 2) for name in ("across
 one = E.sample(0)
 print(one.flows(one["across"].positions, one["pool"].positions, k=3))
 print(one.walks(k=2))
+print("lost without across:", [round(float(v), 2) for v in nrm.evaluate.contribution(E, E["across"].all)])
 
 # %% [markdown]
 # ## On a model of yours
