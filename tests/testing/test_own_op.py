@@ -18,6 +18,7 @@ from nrm.measure import Fields
 from nrm.operators import LinearMap, Permute
 from nrm.questions.channels import keeps_channels
 from nrm.steps import Family, Network, family
+from nrm.testing import check_measure
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +164,24 @@ def test_samples_that_meet_in_it_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 
     with pytest.raises(nrm.CaptureError, match="samples"):
         nrm.measure(Net(), torch.rand(2, 3))
+
+
+def test_a_constant_that_it_reads_belongs_to_each_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VOCABULARY, "hypot", lambda call, u, v: call.one(Both(), u, v))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x)
+            return self.b(torch.hypot(h, torch.full_like(h, 0.7)))
+
+    R = nrm.measure(Net().double(), torch.rand(2, 3).double(), rules="lrp-0", bias="input")
+    (constant,) = (node.name for node in R.inner.tape.sources if node.op.kind == "constant")
+    torch.testing.assert_close(R(R["a"].all) + R(R[constant].all), R(R["/hypot"].all))
+    check_measure(R)
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,16 +63,17 @@ def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
 
 def settle(node: Node, nodes: Sequence[Node], batch: int) -> None:
     """Constants that meet samples belong to the samples of the entries they enter, also if they were moved before."""
-    if not isinstance(node.op, Combine) or not node.has_samples:
+    maps = node.op.maps(len(node.inputs)) if node.op.is_local and not node.op.scales else None
+    if maps is None or not node.has_samples:
         return
-    for term, i in zip(node.op.terms, node.inputs, strict=True):
+    for map, i in zip(maps, node.inputs, strict=True):
         parent = nodes[i]
         if parent.has_samples or not isinstance(parent.op, Source | Combine):
             continue
-        if term.move is None:
+        if map is None:
             parent.sample, parent.owner = node.sample, node.owner
         else:
-            found = _sources(term.move, node, batch)
+            found = _sources(map, node, batch)
             parent.sample, parent.owner = found.axis, found.owner
         settle(parent, nodes, batch)
 

@@ -383,9 +383,11 @@ def _count_ties(network: Network, base: Base) -> tuple[int, int]:
     """Reached maxima that had several equal inputs to choose from, and all reached ones."""
     tied, reached = 0, 0
     for node in network.tape.nodes:
-        arrived = base.arrivals.get(node.index) if isinstance(node.op, Select) else None
-        relevance = None if arrived is None else network.relevance(arrived)
-        if isinstance(node.op, Select) and relevance is not None:
+        arrived = base.arrivals.get(node.index)
+        if not isinstance(node.op, Select) or arrived is None:
+            continue
+        relevance = network.relevance(arrived)
+        if relevance is not None:
             live = relevance[0] != 0
             reached += int(live.sum())
             tied += int((node.op.ties(network.tape.nodes[node.inputs[0]].value) & live).sum())

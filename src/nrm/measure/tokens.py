@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nrm.capture import Combine, Linear, Multiply, Node, OwnOp, Pointwise, Select, Source, Tape, through
+from nrm.capture import Combine, Node, Source, Tape, through
 from nrm.errors import QuestionError
 from nrm.operators import Centering, Dense, Expand, LinearMap, Masking, Matmul, Permute, Place, Reduce, Reshape, Slice
 
@@ -93,27 +93,24 @@ def _summed(tape: Tape, node: Node) -> list[int]:
 def _lines(node: Node, lines: dict[int, TokenLine], count: int) -> list[TokenLine | None]:
     """Where tokens lie in a tensor by each of the tensors that it reads."""
     op, below = node.op, [lines.get(i) for i in node.inputs]
-    if isinstance(op, Combine) and op.kind == "matmul":
+    if op.kind == "matmul" and len(below) > 1:  # the halves of a product of matrices: the first one has the queries
         return below[:1] if below[0] is not None else below
-    if isinstance(op, Combine):
-        moves: Sequence[LinearMap | None] = [term.move for term in op.terms]
-    elif isinstance(op, Multiply):
-        moves = op.moves
-    elif isinstance(op, Select):
-        return [_moved(op.reduce, line, count) if isinstance(op.reduce, Reduce) else None for line in below]
-    elif isinstance(op, Linear):
-        return [_mapped(op.map, line) for line in below]
-    elif isinstance(op, Pointwise) or (isinstance(op, OwnOp) and op.entrywise):
-        return below
-    else:
+    maps = op.maps(len(below))
+    if maps is None:
         return []
-    return [_moved(move, line, count) for move, line in zip(moves, below, strict=True)]
+    moves = op.is_local or all(op.is_one_to_one(position) for position in range(len(below)))
+    follow = _moved if moves else _mapped
+    return [follow(map, line, count) for map, line in zip(maps, below, strict=True)]
 
 
-def _mapped(map: LinearMap, line: TokenLine | None) -> TokenLine | None:
-    """Where tokens lie behind weights: those that mix channels leave them where they are."""
-    if line is None or isinstance(map, Centering):
+def _mapped(map: LinearMap | None, line: TokenLine | None, count: int) -> TokenLine | None:
+    """Where tokens lie behind weights and maxima: what mixes channels leaves them where they are."""
+    if line is None or map is None:
+        return None
+    if isinstance(map, Centering):
         return line
+    if isinstance(map, Reduce):
+        return _moved(map, line, count)
     last = line[0] == len(map.inside) - 1
     if isinstance(map, Dense):
         return None if last else line
