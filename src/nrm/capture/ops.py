@@ -442,7 +442,7 @@ class Exact(Op):
         return self.moves
 
     def is_one_to_one(self, position: int) -> bool:
-        return self.of.is_one_to_one(position)
+        return self.moves is not None and self.of.is_one_to_one(position)
 
     def field(self, marks: Tensor, below: Sequence[Tensor]) -> list[Tensor] | None:
         return self.of.field(marks, below)
