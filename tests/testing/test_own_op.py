@@ -18,7 +18,7 @@ from nrm.measure import Fields
 from nrm.operators import LinearMap, Permute
 from nrm.questions.channels import keeps_channels
 from nrm.steps import Family, Network, family
-from nrm.testing import check_measure
+from nrm.testing import check_measure, check_op
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +182,39 @@ def test_a_constant_that_it_reads_belongs_to_each_sample(monkeypatch: pytest.Mon
     (constant,) = (node.name for node in R.inner.tape.sources if node.op.kind == "constant")
     torch.testing.assert_close(R(R["a"].all) + R(R[constant].all), R(R["/hypot"].all))
     check_measure(R)
+
+
+class Scaled(nn.Module):
+    """Every entry times the mean of its row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.mean(-1, keepdim=True)
+
+
+class Alone(OwnOp):
+    """What was said of it is not true: entries are made of whole rows."""
+
+    entrywise = True
+
+
+@family(Alone)
+class Alones(Family):
+    """Relevance goes to the same entry, whatever it is made of."""
+
+    def connect(self, network: Network, node: Node) -> None:
+        (j,) = node.inputs
+        share = node.value / network.tape.nodes[j].value
+        network.link(network.plain(node.index), network.plain(j), network.local(node.index, j, post=share))
+
+
+nrm.register(Scaled, lambda call, x: call.one(Alone(), x))
+
+
+def test_what_is_said_of_entries_is_tested() -> None:
+    check_op(Turn(0, 2, 1), torch.randn(2, 3, 4))
+    check_op(Mirror(), torch.randn(2, 3, 3))
+    with pytest.raises(AssertionError, match="Alone: an entry that is said not to be made of"):
+        check_op(Scaled(), torch.randn(2, 4))
 
 
 @dataclass(frozen=True, eq=False)

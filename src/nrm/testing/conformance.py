@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nrm.capture import Node, OwnOp, reads, replay
 from nrm.measure import Measure, measure
 from nrm.operators import Convolution, Dense, LinearMap, WeightChange
 from nrm.questions import Layer
@@ -73,6 +74,8 @@ def check_rule(rule: Rule, *, tolerance: float = 1e-9) -> None:
 def check_op(function: Callable[[Tensor], Tensor], example: Tensor, *, tolerance: float = 1e-8) -> None:
     """A function of one tensor, or a module, can be captured inside a network, and the laws hold across it.
 
+    What an op of one's own says of its entries is compared with what its call makes of other inputs.
+
     >>> check_op(torch.tanh, torch.randn(2, 3, generator=torch.Generator().manual_seed(0)))
     """
     if isinstance(function, nn.Module):
@@ -83,6 +86,29 @@ def check_op(function: Callable[[Tensor], Tensor], example: Tensor, *, tolerance
     R = measure(model, example.double(), rules="lrp-0", bias="input")
     _same("the recorded value", R.values(R.output), plain, tolerance * _size(plain))
     check_measure(R, tolerance=tolerance)
+    for node in R.inner.tape.nodes:
+        if isinstance(node.op, OwnOp) and not (node.op.holds and node.recall is None):
+            _check_field(node, R.inner.tape.nodes, tolerance)
+
+
+def _check_field(node: Node, nodes: Sequence[Node], tolerance: float) -> None:
+    """Entries of an own op do not follow inputs that they are said not to be made of."""
+    generator, below = torch.Generator().manual_seed(3), [nodes[i].value for i in node.inputs]
+    for entry in range(min(node.value.numel(), 8)):
+        marks = torch.zeros(node.value.numel(), dtype=node.value.dtype)
+        marks[entry] = 1.0
+        fields = node.op.field(marks.view(1, *node.shape), below)
+        if fields is None:
+            return
+        values = {i: nodes[i].value[None] for i in reads(node)}
+        for i in values:
+            noise = torch.randn(values[i].shape, generator=generator, dtype=torch.float64).to(values[i])
+            read = [field != 0 for field, j in zip(fields, node.inputs, strict=True) if i == j]
+            free = ~torch.stack(read).any(0) if read else torch.zeros_like(noise, dtype=torch.bool)
+            values[i] = values[i] + noise * free
+        again, value = replay(node, values).reshape(-1)[entry], node.value.reshape(-1)[entry]
+        what = f"{type(node.op).__name__}: an entry that is said not to be made of what was changed"
+        _same(what, again, value, tolerance * _size(value))
 
 
 def check_measure(R: Measure, *, tolerance: float = 1e-8) -> None:
