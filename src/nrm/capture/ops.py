@@ -240,12 +240,14 @@ class Pointwise(Op):
     function: Callable[[Tensor], Tensor] | None = None
     factors: tuple[int, ...] = ()
 
-    @property
-    def entrywise(self) -> bool:
-        return self.kind != "softmax"
+    entrywise: ClassVar[bool] = True
+    is_local: ClassVar[bool] = True
 
     def maps(self, count: int) -> Maps:
         return (None,)
+
+    def keeps_channels(self, node: Node, below: Node, position: int) -> bool:
+        return node.channel == below.channel
 
     def is_one_to_one(self, position: int) -> bool:
         return True
@@ -270,6 +272,8 @@ class Pointwise(Op):
 class LogSoftmax(Pointwise):
     """A log-softmax along ``dim``, or a softmax of opposites: one-to-one with its normalizer held constant."""
 
+    entrywise: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
     kind: str = "softmax"
     dim: int = -1
 
@@ -278,6 +282,8 @@ class LogSoftmax(Pointwise):
 class Softmax(Pointwise):
     """A softmax along ``dim``: one-to-one with its normalizer held constant, or by the softmax rule."""
 
+    entrywise: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
     kind: str = "softmax"
     dim: int = -1
 

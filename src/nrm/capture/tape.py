@@ -87,10 +87,12 @@ class Tape:
     forward: float = 0.0
     doubts: tuple[str, ...] = ()
     runs: tuple[Tape, Tape] | None = None
+    flops: list[float] = field(init=False)
     consumers: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.forward = self.forward or sum(node.flops for node in self.nodes)
+        self.flops = [node.flops for node in self.nodes]
+        self.forward = self.forward or sum(self.flops)
         self.consumers = [[] for _ in self.nodes]
         for node in self.nodes:
             for i in dict.fromkeys(node.inputs):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nrm.capture import Node
 from nrm.rules import Pass
-from nrm.steps import Network, family_of
+from nrm.steps import Network
 
 
 def mixes_channels(network: Network, node: Node) -> bool:
@@ -33,7 +33,8 @@ def keeps_channels(network: Network, node: Node, position: int) -> bool:
     if source.channel is None or node.channel is None or source.sample != node.sample:
         return False
     same = source.shape[source.channel] == node.shape[node.channel]
-    return same and family_of(node.op).keeps_channels(network, node, position)
+    mixed = network.rules.softmax_axes.get(node.index) == node.channel
+    return same and not mixed and node.op.keeps_channels(node, source, position)
 
 
 def one_hot(node: Node, rows: Sequence[int]) -> Tensor:

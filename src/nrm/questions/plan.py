@@ -302,7 +302,7 @@ def _push_flops(network: Network, low: Site, high: Site, channels: bool) -> tupl
 
 def step_flops(network: Network, i: int) -> float:
     """The arithmetic of one step in either direction, for a stack of one."""
-    return network.tape.nodes[i].flops
+    return network.tape.flops[i]
 
 
 def model_flops(network: Network) -> float:

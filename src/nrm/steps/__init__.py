@@ -3,7 +3,7 @@
 from nrm.steps.assignment import Assignment
 from nrm.steps.columns import Columns
 from nrm.steps.drains import PORTS, drain_shape
-from nrm.steps.families import Family, family, family_of as family_of
+from nrm.steps.families import Family, family
 from nrm.steps.maps import Factored, Local, Map, Softmaxed, Summed
 from nrm.steps.messages import Amounts, Arrivals, Delivery, Pairing, StackChange, outer, total_of
 from nrm.steps.network import Network

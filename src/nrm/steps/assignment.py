@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
@@ -28,6 +28,13 @@ class Assignment:
         self._first = reads_input(tape) if composite.first is not None else set()
         self._shares: dict[int, Sequence[float]] = {}
         self._pools: dict[int, Rule | None] = {}
+        self._leaf_rules: dict[int, Rule] = {}
+        self._leaves: dict[int, tuple[Rule, ...]] = {}
+        self._linear: dict[int, bool] = {}
+        self._biases: dict[int, Tensor | None] = {}
+        by_rule = ((n.index, n.op) for n in tape.nodes if self.softmax(n.index))
+        self.softmax_axes = {i: op.dim for i, op in by_rule if isinstance(op, Softmax)}
+        """The axis along which every softmax that is passed by its own rule mixes entries."""
         self._key_sets: dict[tuple[int, Rule | None], set[Key]] = {}
         self.open = self._find_open()
         self.reached = self._find_reached()
@@ -73,6 +80,10 @@ class Assignment:
                 )  # fmt: skip
             if self.is_terminal(node.index):
                 self.pool(node.index)
+                self.is_linear(node.index)
+                family = additive(node.op)
+                if family.own_rule(self, node) is not None:
+                    self._biases[node.index] = family.shift(self, node)
 
     def is_terminal(self, i: int) -> bool:
         """Whether the node's step has columns of its own."""
@@ -110,17 +121,24 @@ class Assignment:
 
     def leaf_rule(self, i: int) -> Rule:
         """The rule of a linear step."""
-        choice = self._choices.get(i)
-        if isinstance(choice, Rule):
-            return choice
-        if i in self._first and self.composite.first is not None:
-            return self.composite.first
-        return self.composite.kind(self.tape.nodes[i].op.kind)
+        if i not in self._leaf_rules:
+            choice, first = self._choices.get(i), self.composite.first
+            if isinstance(choice, Rule):
+                self._leaf_rules[i] = choice
+            elif i in self._first and first is not None:
+                self._leaf_rules[i] = first
+            else:
+                self._leaf_rules[i] = self.composite.kind(self.tape.nodes[i].op.kind)
+        return self._leaf_rules[i]
 
-    def leaves(self, i: int, rule: Rule | None = None) -> Iterator[Rule]:
+    def leaves(self, i: int, rule: Rule | None = None) -> Iterable[Rule]:
         """The rules of everything that shares the columns of node i; ``rule`` is the one that it inherits."""
         node = self.tape.nodes[i]
-        return additive(node.op).leaves(self, node, rule)
+        if rule is not None:
+            return additive(node.op).leaves(self, node, rule)
+        if i not in self._leaves:
+            self._leaves[i] = tuple(additive(node.op).leaves(self, node, None))
+        return self._leaves[i]
 
     def pool(self, i: int) -> Rule | None:
         """The rule that pools the signs of a whole column, such as alpha-beta, if one of its blocks has one."""
@@ -145,9 +163,13 @@ class Assignment:
     def is_linear(self, i: int, rule: Rule | None = None) -> bool:
         """Whether every block is LRP-0 with coefficient 1, so that the column sum is the value without its biases."""
         node = self.tape.nodes[i]
-        return additive(node.op).is_linear(self, node, rule)
+        if rule is not None:
+            return additive(node.op).is_linear(self, node, rule)
+        if i not in self._linear:
+            self._linear[i] = additive(node.op).is_linear(self, node, None)
+        return self._linear[i]
 
     def shift(self, i: int) -> Tensor | None:
         """The folded bias of a step: what is left of its value when every block is 0."""
         node = self.tape.nodes[i]
-        return additive(node.op).shift(self, node)
+        return self._biases[i] if i in self._biases else additive(node.op).shift(self, node)

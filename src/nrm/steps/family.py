@@ -55,10 +55,6 @@ class Family(ABC):
         """The drains that its steps may have, whether or not anything arrives there."""
         return ()
 
-    def keeps_channels(self, network: Network, node: Node, position: int) -> bool:
-        """Whether the relevance of channel c goes to channel c of an input only; both have as many."""
-        return node.op.keeps_channels(node, network.tape.nodes[node.inputs[position]], position)
-
 
 class Additive(Family):
     """A family whose steps are sums of blocks: all that is added up shares one column, under the rules of its blocks.

@@ -109,12 +109,6 @@ def _signed(network: Network, scale: Tensor) -> Tensor:
 class Softmaxes(Elementwise):
     """A softmax: one-to-one with its normalizer held constant, or by the softmax rule with a remainder as offset."""
 
-    def keeps_channels(self, network: Network, node: Node, position: int) -> bool:
-        """By its own rule a softmax over channels mixes them."""
-        assert isinstance(node.op, Softmax)
-        mixes = network.rules.softmax(node.index) and node.op.dim == node.channel
-        return not mixes and super().keeps_channels(network, node, position)
-
     def connect(self, network: Network, node: Node) -> None:
         i, (j,), op = node.index, node.inputs, node.op
         if not network.rules.softmax(i):
