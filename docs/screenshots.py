@@ -77,7 +77,7 @@ def digits(browser: Any, save: Save) -> None:
     served = nrm.explore(model, images[1512:1540], labels=CLASSES, open=False, block=False)
     with served, browsers.opened(browser, served.url) as page:
         complete(page)
-        page.locator("#against").select_option("9")
+        page.locator("#compare").select_option("9")
         page.wait_for_selector("#comparison figure")
         complete(page)
         page.locator(".flow").first.click()

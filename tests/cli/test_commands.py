@@ -77,6 +77,52 @@ def test_a_report_is_one_file_with_the_command_inside(folder: Path, run: Run) ->
     assert (folder / "again.html").exists()
 
 
+@pytest.mark.parametrize("against", ["zeros", "x.npy"])
+def test_a_contrast_is_that_of_the_measure(folder: Path, run: Run, against: str) -> None:
+    loaded = load_model(WHOLE)
+    other = read_inputs(loaded, [str(folder / against)])[0].load().inputs if against != "zeros" else against
+    R = nrm.measure(loaded.model, read_inputs(loaded, [str(folder / "one.png")])[0].load().inputs, against=other)
+    given = ("one.png", "--against", against, "--json")
+    (result,) = run("explain", WHOLE, "-l", "1", "-l", "4", "--nodes", "6", *given).data["results"]
+    assert result["decision"]["value"] == pytest.approx(float(R.value))
+    here, there = result["decision"]["runs"]
+    assert here - there == pytest.approx(float(R.value), abs=1e-6)
+    channels = R(R["1"].channels)[0]
+    for node in result["columns"][0]["nodes"]:
+        assert node["share"] == pytest.approx(float(channels[node["block"]]), abs=1e-6)
+    (found,) = run("query", "a", WHOLE, "--set", "a=1.channel(0)", *given).data["results"]
+    assert found["relevance"] == pytest.approx(float(channels[0]), abs=1e-6)
+    (found,) = run("flows", WHOLE, "-l", "1", "-k", "1", *given).data["results"]
+    assert found["flows"][0]["relevance"] == pytest.approx(float(channels.max()), abs=1e-6)
+    (found,) = run("check", WHOLE, *given).data["results"]
+    assert found["ok"]
+    assert found["decision"]["runs"] == pytest.approx([here, there])
+
+
+@pytest.mark.parametrize("against", ["zeros", "x.npy"])
+def test_the_script_of_a_contrast_repeats_it(folder: Path, run: Run, against: str) -> None:
+    done = run("report", WHOLE, "one.png", "-l", "1", "-l", "output", "--against", against, "--fast")
+    assert done.code == 0, done.err
+    assert "in the reference to" in done.out
+    found = re.search(r'id="view">(.*?)</script>', (folder / "report.html").read_text(), re.S)
+    assert found is not None
+    view = json.loads(found[1])
+    (folder / "script.py").write_text(view["script"].replace("report.html", "again.html"))
+    again = runpy.run_path(str(folder / "script.py"))
+    assert float(again["R"].value) == pytest.approx(view["decision"]["value"])
+    assert float(again["heat"].sum()) == pytest.approx(view["heat"]["total"], abs=1e-5)  # of a total variation of 100
+
+
+def test_a_reference_is_one_input_or_a_word(run: Run) -> None:
+    several = run("check", WHOLE, "one.png", "--against", "many.npy")
+    assert several.code == 2
+    assert "a reference is one input" in several.err
+    unknown = run("check", WHOLE, "one.png", "--against", "zeroes")
+    assert unknown.code == 2
+    assert re.search(r"--against[\s\S]*zeros or blur", unknown.err)
+    assert run("check", WHOLE, "one.png", "--against", "zeros", "--bias", "input").code == 2
+
+
 def test_a_folder_of_results(folder: Path, run: Run) -> None:
     done = run("explain", WHOLE, "many.npy", "--single", "--out", "results")
     assert done.code == 2  # four samples cannot be one

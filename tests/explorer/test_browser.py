@@ -183,13 +183,21 @@ def test_another_class_another_input_and_a_comparison(browser: Any, explorer: An
         complete(page)
         assert "bird" in page.locator("#decision").inner_text()
         assert "target=2" in page.url
-        page.locator("#against").select_option("1")
+        page.locator("#compare").select_option("1")
         page.wait_for_selector("#comparison figure")
         assert page.locator("#comparison canvas").count() == 3
         before = pixels(page)
         page.locator("#item").select_option(label="sample 1")
         changes(page, before)
         complete(page)
+
+
+def test_an_old_address_is_told_the_new_name(browser: Any, explorer: Any) -> None:
+    with opened(browser, explorer.url) as page:
+        complete(page)
+        page.evaluate("location.hash = 'item=0&against=1'")
+        page.wait_for_selector("#job .error")
+        assert "compare=" in page.locator("#job").inner_text()
 
 
 def test_layers_can_be_chosen_and_the_address_passed_on(browser: Any, explorer: Any) -> None:

@@ -99,7 +99,7 @@ def test_a_view_comes_in_parts_and_has_the_numbers_of_the_measure(client: TestCl
 
 
 def test_two_classes_are_compared(client: TestClient) -> None:
-    question = {"item": "0", "target": 0, "against": 1, "layers": [["pool#0", "channels"], ["output", "channels"]]}
+    question = {"item": "0", "target": 0, "compare": 1, "layers": [["pool#0", "channels"], ["output", "channels"]]}
     news = finished(client, client.post("/api/views", json=question).json()["job"])
     assert news["state"] == "done", news["error"]
     view = joined(news["parts"])
@@ -109,6 +109,38 @@ def test_two_classes_are_compared(client: TestClient) -> None:
         if node["kind"] == "block":
             assert share == pytest.approx(float(shares[node["block"]]), abs=1e-6)
     assert view["comparison"]["names"] == ["cat", "dog"]
+
+
+def test_another_class_is_not_called_a_reference(client: TestClient) -> None:
+    answer = client.post("/api/views", json={"item": "0", "against": 1})
+    assert answer.status_code == 400
+    assert "'compare'" in answer.json()["error"]
+
+
+def test_a_contrast_is_explained_and_its_script_repeats_it() -> None:
+    data = torch.cat([subjects.image(seed) for seed in range(2)])
+    made = Session(subjects.small(), Items(data), {"output": subjects.CLASSES}, {"against": "blur"})
+    R = nrm.measure(subjects.small(), data[:1], target=0, against="blur")
+    question = {"item": "0", "target": 0, "compare": 1, "layers": [["pool#0", "channels"], ["output", "channels"]]}
+    job = made.view(question)
+    for _ in range(600):
+        if job.news(0)["state"] in ("done", "failed"):
+            break
+        time.sleep(0.05)
+    made.worker.close()
+    view = joined(job.news(0)["parts"])
+    assert view["decision"]["value"] == pytest.approx(float(R.value))
+    assert view["decision"]["runs"][0] - view["decision"]["runs"][1] == pytest.approx(float(R.value), abs=1e-6)
+    other = nrm.measure(subjects.small(), data[:1], target=1, against="blur")
+    assert view["comparison"]["values"] == pytest.approx([float(R.value), float(other.value)])
+    space: dict[str, Any] = {"model": subjects.small(), "inputs": data[:1]}
+    exec(view["script"].replace("R.report(", "0 and R.report("), space)
+    assert torch.allclose(space["heat"], R(R.input.positions), atol=1e-6)
+
+
+def test_an_average_over_references_has_no_page() -> None:
+    with pytest.raises(nrm.QuestionError, match="one reference"):
+        nrm.explore(subjects.small(), subjects.image(), against=[subjects.image(1)], open=False, block=False)
 
 
 def test_what_is_long_is_asked_for_first(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +206,7 @@ def test_questions_that_are_none(client: TestClient, content: bytes) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"target": "0"}, {"target": True}, {"against": 1.5}, {"layers": "pool"}, {"layers": [["pool#0", "magic"]] * 2},
+        {"target": "0"}, {"target": True}, {"compare": 1.5}, {"layers": "pool"}, {"layers": [["pool#0", "magic"]] * 2},
         {"layers": [["pool#0", "channels"]]}, {"layers": [[1, 2], [3, 4]]}, {"nodes": 0}, {"nodes": "8"},
         {"nodes": 10_000}, {"layers": [["a", "channels"]] * 100},
     ],
@@ -529,7 +561,7 @@ def test_a_class_of_a_language_model_is_one_at_the_last_position() -> None:
 
     items = Items(["the cat sat"], lambda text: {"input_ids": spell(text)[None]})
     session = Session(Writer().eval(), items, {"output": WORDS}, {"rules": "epsilon-plus"})
-    jobs = [session.view({"item": "0", "target": target, "against": 4}) for target in (None, 3)]
+    jobs = [session.view({"item": "0", "target": target, "compare": 4}) for target in (None, 3)]
     wait_for(lambda: all(job.over for job in jobs))
     session.worker.close()
     first, second = (joined(job.parts) for job in jobs)

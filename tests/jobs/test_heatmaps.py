@@ -218,6 +218,14 @@ def test_another_job_is_refused(change: dict[str, Any], named: str, tmp_path: Pa
     assert len(list(nrm.heatmaps(network(), DATA, store=tmp_path, progress=False, **first))) == 11
 
 
+def test_maps_against_another_reference_are_another_job(tmp_path: Path) -> None:
+    made = list(nrm.heatmaps(network(), DATA, store=tmp_path, against="zeros", progress=False))
+    assert torch.allclose(made[3].relevance, alone(3, against="zeros"), atol=1e-6)
+    for other in ("blur", DATA.x[:1]):
+        with pytest.raises(nrm.NrmError, match="another options"):
+            nrm.heatmaps(network(), DATA, store=tmp_path, against=other, progress=False)
+
+
 def test_one_job_at_a_time(tmp_path: Path) -> None:
     maps = nrm.heatmaps(network(), DATA, store=tmp_path, progress=False)
     next(maps)

@@ -60,6 +60,16 @@ def test_the_script_of_a_selection_gives_its_numbers(view: View, kinds: tuple[st
     assert float(again["heat_of_selection"].sum()) == pytest.approx(found["map"]["total"], abs=1e-5)
 
 
+def test_the_script_of_a_contrast_names_its_reference() -> None:
+    other = subjects.image(1)
+    R = nrm.measure(subjects.small(), subjects.image(), target=1, against=other)
+    made = View(R, layers=LAYERS, nodes=3).whole()
+    assert "reference: what it is compared with" in made["script"]
+    space: dict[str, Any] = {"model": subjects.small(), "inputs": subjects.image(), "reference": other}
+    exec(made["script"].replace("R.report(", "0 and R.report("), space)
+    assert torch.allclose(space["heat"], R(R.input.positions), atol=1e-6)
+
+
 def test_an_outline_is_filled(view: View) -> None:
     square = [[250, 250], [750, 250], [750, 750], [250, 750]]
     mask = np.zeros((12, 12), bool)

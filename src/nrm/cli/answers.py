@@ -11,7 +11,7 @@ import torch
 
 from nrm.cli.asked import FlowsCommand
 from nrm.cli.imported import describe
-from nrm.cli.inputs import InputSample, NamedInput
+from nrm.cli.inputs import InputSample, NamedInput, read_reference
 from nrm.cli.models import LoadedModel
 from nrm.cli.notation import read_rules, read_target
 from nrm.cli.options import MeasureOptions
@@ -35,14 +35,15 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Data = dict[str, Any]
 
 
-def arguments_of(settings: MeasureOptions, loaded: LoadedModel) -> Data:
-    """The arguments of :func:`nrm.measure` that options say."""
+def arguments_of(settings: MeasureOptions, loaded: LoadedModel, batch: bool | None = None) -> Data:
+    """The arguments of :func:`nrm.measure` that options say; a reference is read as the inputs are, by ``batch``."""
     if settings.dtype is not None and settings.dtype not in DTYPES:
         raise InputError("no such precision", got=f"--dtype {settings.dtype}", expected=" or ".join(DTYPES))
     return {
         "target": read_target(settings.target, loaded.labels, loaded.tokens),
         "rules": read_rules(settings.rules), "bias": settings.bias, "zero": settings.zero,
         "dtype": None if settings.dtype is None else DTYPES[settings.dtype],
+        **({} if settings.against is None else {"against": read_reference(loaded, settings.against, batch)}),
     }  # fmt: skip
 
 
@@ -122,7 +123,9 @@ def decision(R: Measure) -> Data:
     prediction = R.prediction.flatten().tolist()
     target = R.target if isinstance(R.target, str) else R.target.flatten().tolist()
     name = name_of(R.labels, "output", int(target[-1])) if isinstance(target, list) and target else None
-    return {"prediction": prediction, "target": target, "name": name, "value": float(R.value[0])}
+    found = {"prediction": prediction, "target": target, "name": name, "value": float(R.value[0])}
+    runs = R.inner.target.runs
+    return found if runs is None else {**found, "runs": [float(run[R.samples[0]]) for run in runs]}
 
 
 def layers_of(R: Measure, pattern: str | None = None, blocks: bool = False) -> list[Data]:

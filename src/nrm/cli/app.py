@@ -42,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 WRITTEN = {
     "max_errors=": "--max-errors ",
+    "nrm.measure(model, x, against=reference)": "--against INPUT",
+    "against='": "--against '",
+    "against=OTHER": "--against OTHER",
     "R.layers lists": "nrm layers lists",
     "R.find('*pattern*')": "nrm layers --find PATTERN",
 }

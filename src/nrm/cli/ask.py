@@ -48,7 +48,14 @@ def decided(result: Mapping[str, Any]) -> str:
     target = found["target"]
     index = target if isinstance(target, str) else f"output {', '.join(map(str, target))}"
     name = f" {found['name']!r}" if found["name"] is not None else ""
-    return f"{result['input']}: {index}{name} = {found['value']:.4g}"
+    return f"{result['input']}: {index}{name} = {value_text(found)}"
+
+
+def value_text(decision: Mapping[str, Any]) -> str:
+    """The explained value; of a contrast, the output here minus that in the reference."""
+    runs = decision.get("runs")
+    value = f"{decision['value']:.4g}"
+    return value if runs is None else f"{value}, from {runs[1]:.4g} in the reference to {runs[0]:.4g}"
 
 
 def show_results(
@@ -145,7 +152,7 @@ def flows(asked: FlowsCommand) -> int:
         raise InputError("flows go through divided layers", got=", ".join(asked.layer), expected="--layer features.28")
     loaded = opened(terminal, asked.options, asked.model)
     items = read_inputs(loaded, asked.given, batch=asked.batch)
-    arguments = arguments_of(asked.settings, loaded)
+    arguments = arguments_of(asked.settings, loaded, asked.batch)
 
     def blocks(R: Measure) -> list[Any]:
         divided = iter(partitions_of(R, [part for part in parts if not isinstance(part, Set)], asked.nodes))
@@ -188,7 +195,7 @@ def query(asked: QueryCommand) -> int:
     event = read_query(asked.formula, known)
     loaded = opened(terminal, asked.options, asked.model)
     items = read_inputs(loaded, asked.given, batch=asked.batch)
-    arguments = arguments_of(asked.settings, loaded)
+    arguments = arguments_of(asked.settings, loaded, asked.batch)
     if asked.dry:
         return dry_run(
             terminal, "query", loaded, items, arguments, lambda R: [sweeps(), line(str(event), R.plan(event))]
@@ -210,7 +217,7 @@ def check(asked: CheckCommand) -> int:
     terminal = Terminal(asked.json)
     loaded = opened(terminal, asked.options, asked.model)
     items = read_inputs(loaded, asked.given, batch=asked.batch)
-    arguments = arguments_of(asked.settings, loaded)
+    arguments = arguments_of(asked.settings, loaded, asked.batch)
     if asked.dry:
         return dry_run(terminal, "check", loaded, items, arguments, lambda R: [sweeps(1 + CERTIFICATE)])
     with terminal.work("check") as steps:

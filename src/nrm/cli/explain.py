@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nrm.cli.answers import Data, arguments_of, ask_all, layers_of, plan_view, table_of
-from nrm.cli.ask import dry_run, opened, show_results
+from nrm.cli.ask import dry_run, opened, show_results, value_text
 from nrm.cli.asked import ExplainCommand, ReportCommand
 from nrm.cli.folder import write_folder, write_heat, write_json
 from nrm.cli.inputs import NamedInput, read_inputs
@@ -18,7 +18,7 @@ from nrm.cli.options import LookOptions, ModelOptions
 from nrm.cli.output import COMMAND, Stages, Terminal, document
 from nrm.errors import InputError
 from nrm.files import mark_results
-from nrm.measure import Measure
+from nrm.measure import WORDS, Measure
 from nrm.numbers import percent
 from nrm.report import Report, View
 
@@ -51,13 +51,13 @@ def explain(asked: ExplainCommand) -> int:
     loaded = opened(terminal, asked.options, asked.model)
     items = read_inputs(loaded, asked.given, batch=asked.batch)
     place = read_place(asked.out, len(items), asked.json)
-    arguments = arguments_of(asked.settings, loaded)
+    arguments = arguments_of(asked.settings, loaded, asked.batch)
     if asked.dry:
         return dry_run(
             terminal, "explain", loaded, items, arguments,
             lambda R: plan_view(view_of(asked.look, R, items[0].name, None), place.pages, asked.look.fast),
         )  # fmt: skip
-    openings = [_opening(asked.model, asked.options, asked.given, i) for i in range(len(items))]
+    openings = [_opening(asked, i) for i in range(len(items))]
     return explain_all(terminal, "explain", loaded, items, arguments, asked.look, place, openings)
 
 
@@ -75,8 +75,8 @@ def report(asked: ReportCommand) -> int:
         )  # fmt: skip
     place = Destination(asked.out, pages=True, many=True) if many else read_place(asked.out, 1, asked.json)
     refuse_file(asked.out if many else None)
-    openings = [_opening(asked.model, asked.options, asked.given, i) for i in range(len(items))]
-    arguments = arguments_of(asked.settings, loaded)
+    openings = [_opening(asked, i) for i in range(len(items))]
+    arguments = arguments_of(asked.settings, loaded, asked.batch)
     return explain_all(terminal, "report", loaded, items, arguments, asked.look, place, openings)
 
 
@@ -186,22 +186,29 @@ def result_of(R: Measure, parts: Data) -> Data:
     }  # fmt: skip
 
 
-def _opening(model: str, options: ModelOptions, given: Sequence[str], number: int) -> str:
-    """The lines of Python that load the model and the input as this command did."""
-    defaults = ModelOptions()
+def _opening(asked: ExplainCommand | ReportCommand, number: int) -> str:
+    """The lines of Python that load the model, the input and the reference as this command did."""
+    defaults, options, against = ModelOptions(), asked.options, asked.settings.against
     changed = [
         f", {f.name}={_literal(getattr(options, f.name))}"
         for f in fields(options)
         if getattr(options, f.name) != getattr(defaults, f.name)
     ]
+    batch = "" if asked.batch is None else f", batch={asked.batch}"
     return "\n".join(
         [
             f"# {COMMAND.get()}",
             "from nrm.cli import load_model, read_inputs",
-            f"loaded = load_model({model!r}{''.join(changed)})",
-            f"model, inputs = loaded.model, read_inputs(loaded, {list(given)!r})[{number}].load().inputs",
+            f"loaded = load_model({asked.model!r}{''.join(changed)})",
+            f"model, inputs = loaded.model, read_inputs(loaded, {list(asked.given)!r}{batch})[{number}].load().inputs",
+            *reference_lines(against, f"read_inputs(loaded, [{against!r}]{batch})[0].load().inputs"),
         ]
     )
+
+
+def reference_lines(against: str | None, reading: str) -> list[str]:
+    """The line that makes the reference of a contrast, if there is one: a word, or what is read."""
+    return [] if against is None else [f"reference = {repr(against) if against in WORDS else reading}"]
 
 
 def _literal(value: Any) -> str:
@@ -249,7 +256,7 @@ def _decided(result: Mapping[str, Any]) -> str:
     found = result["decision"]
     best = next((one for one in found["alternatives"] if one["index"] == found["index"]), None)
     chance = "" if best is None else f" ({percent(best['probability'], 2)})"
-    return f"{result['input']}: {found['name']} = {found['value']:.4g}{chance}"
+    return f"{result['input']}: {found['name']} = {value_text(found)}{chance}"
 
 
 def _show(terminal: Terminal, result: Mapping[str, Any]) -> None:

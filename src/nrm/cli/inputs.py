@@ -23,6 +23,7 @@ from nrm.explorer import batched
 from nrm.extras import extra
 from nrm.files import SUFFIXES, files_below, read_image
 from nrm.jobs import on_device
+from nrm.measure import WORDS
 
 TENSORS = (".npy", ".safetensors")
 TEXTS = (".txt",)
@@ -59,6 +60,23 @@ def read_inputs(loaded: LoadedModel, given: Sequence[str], *, batch: bool | None
     if not items:
         raise InputError("nothing to explain", expected="an image, a folder, a file of tensors or a text")
     return items
+
+
+def read_reference(loaded: LoadedModel, text: str, batch: bool | None = None) -> Any:
+    """The reference that ``--against`` names: a word, or an input in the form of the others, a batch of one."""
+    if text in WORDS:
+        return text
+    try:
+        found = read_inputs(loaded, [text], batch=batch)
+    except NrmError as error:
+        error.expected = error.expected or f"{' or '.join(WORDS)}, or an input"
+        raise error.at("--against") from None
+    if len(found) > 1:
+        raise InputError(
+            "a reference is one input", got=f"--against {text}: {len(found)} inputs", expected="one for all inputs",
+            hint="nrm.measure(model, x, against=[...]) averages over several, in Python",
+        )  # fmt: skip
+    return found[0].load().inputs
 
 
 def _items(loaded: LoadedModel, text: str, batch: bool | None) -> Iterator[NamedInput]:

@@ -29,7 +29,7 @@ def evaluate(asked: EvaluateCommand) -> int:
             raise InputError("no such method", got=f"--method {one}", expected=", ".join(METHODS))
     loaded = opened(terminal, asked.options, asked.model)
     items = read_inputs(loaded, asked.given, batch=asked.batch)
-    arguments = arguments_of(asked.settings, loaded)
+    arguments = arguments_of(asked.settings, loaded, asked.batch)
     with terminal.work("evaluate") as steps:
 
         def ask(_: Any, R: Measure) -> Data:

@@ -60,6 +60,10 @@ class MeasureOptions:
     bias: Annotated[str, typer.Option(help="ignore, input, or auto: as the rules say.")] = "auto"
     zero: Annotated[str, typer.Option(help="Where mass without a way goes: sink, uniform, error.")] = "sink"
     dtype: Annotated[str | None, typer.Option(metavar="float32|float64", help="Precision of relevance.")] = None
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="INPUT|zeros|blur", help="A reference: the difference from its output is explained."),
+    ] = None
 
 
 @dataclass(frozen=True)

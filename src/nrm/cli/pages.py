@@ -10,7 +10,7 @@ from nrm.cli.answers import arguments_of, plan_view
 from nrm.cli.ask import dry_run, opened
 from nrm.cli.asked import DemoCommand, ExploreCommand
 from nrm.cli.datasets import read_dataset
-from nrm.cli.explain import explain_all, read_place, view_of
+from nrm.cli.explain import explain_all, read_place, reference_lines, view_of
 from nrm.cli.inputs import InputSample, NamedInput, as_batch, read_inputs, transformed
 from nrm.cli.models import LoadedModel
 from nrm.cli.options import MeasureOptions, ModelOptions
@@ -103,7 +103,7 @@ def demo(asked: DemoCommand) -> int:
         f"A network with {loaded.describe()['parameters']:,} parameters that has learned {LEARNED:,} handwritten "
         f"digits; of {len(pixels)} others, this is number {asked.sample}, a {int(classes[asked.sample])}."
     )
-    code = explain_all(terminal, "demo", loaded, [item], arguments, asked.look, place, [_opening(asked.sample)])
+    code = explain_all(terminal, "demo", loaded, [item], arguments, asked.look, place, [_opening(asked)])
     if asked.images is not None:
         write_digits(asked.images, pixels, classes)
         example = asked.images / str(int(classes[asked.sample])) / f"{asked.sample:03}.png"
@@ -122,12 +122,17 @@ def write_digits(folder: Path, pixels: Any, classes: Any) -> None:
             Image.fromarray((one[0] * 255).round().byte().numpy()).save(new, format="PNG")
 
 
-def _opening(sample: int) -> str:
+def _opening(asked: DemoCommand) -> str:
+    against = asked.settings.against
+    reading = f"read_inputs(load_model({DEMO!r}), [{against!r}])[0].load().inputs"
+    made = reference_lines(against, reading)
     return "\n".join(
         [
             f"# {COMMAND.get()}",
             "from nrm.demo import digits, read_digits",
             "from nrm.demo.digits import LEARNED",
-            f"model, inputs = digits()[0], read_digits()[0][LEARNED + {sample}][None]",
+            f"model, inputs = digits()[0], read_digits()[0][LEARNED + {asked.sample}][None]",
+            *(["from nrm.cli import load_model, read_inputs"] if made else []),
+            *made,
         ]
     )

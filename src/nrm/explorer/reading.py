@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nrm.errors import QuestionError
@@ -9,6 +10,15 @@ from nrm.questions import Set
 from nrm.report import BY, View, read_numbers
 
 MOST_COLUMNS, MOST_CHOSEN = 12, 200
+
+
+def refuse_old(question: Mapping[str, Any]) -> None:
+    """Refuses the name that another class had before: a reference is a matter of the measure, not of the page."""
+    if "against" in question:
+        raise QuestionError(
+            "another class is asked for as 'compare'", got=f"'against': {question['against']!r}"[:80],
+            expected="'compare': the number of a class", hint="nrm.explore(model, data, against=...) for a reference",
+        )  # fmt: skip
 
 
 def read_class(given: Any) -> int | None:

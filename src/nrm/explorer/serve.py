@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from nrm.errors import NrmError
+from nrm.errors import NrmError, QuestionError
 from nrm.explorer.items import Items
 from nrm.explorer.session import Session, class_names
 from nrm.extras import extra
@@ -119,11 +119,17 @@ def explore(
         port: None takes a free one.
         open: open a browser.
         block: with False the explorer runs beside the caller, for notebooks, until its ``close()``.
-        options: those of :func:`nrm.measure` (``rules``, ``bias``, ...).
+        options: those of :func:`nrm.measure` (``rules``, ``bias``, ...); ``against`` is a reference: then the page
+            explains differences from it.
 
     Only programs of this machine that know the token of the address can ask, and nothing that they send is run.
     """
     read_options({name: value for name, value in options.items() if name not in ("target", "progress")})
+    if isinstance(options.get("against"), list):
+        raise QuestionError(
+            "a page shows a contrast with one reference", where="nrm.explore", got="against=[...]",
+            expected="one reference, or a word", hint="nrm.reference('mean', data)",
+        )  # fmt: skip
     named = labels if labels is None or isinstance(labels, Mapping) else {"output": labels}
     references = None
     if store is not None:

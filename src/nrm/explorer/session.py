@@ -10,7 +10,7 @@ from torch import nn
 
 from nrm.errors import QuestionError
 from nrm.explorer.items import Items
-from nrm.explorer.reading import check_nodes, read_chosen, read_class, read_layers, read_set
+from nrm.explorer.reading import check_nodes, read_chosen, read_class, read_layers, read_set, refuse_old
 from nrm.explorer.worker import PageJob, Worker
 from nrm.measure import Measure, measure
 from nrm.plot import read_choice
@@ -50,12 +50,21 @@ class Session:
         """The names of the outputs."""
         return class_names(self._labels)
 
+    @property
+    def _reference(self) -> str:
+        """What a script says about the reference of a contrast: a word is written out, all else is the reader's."""
+        against = self._options.get("against")
+        if against is None:
+            return ""
+        return f"\nreference = {against!r}" if isinstance(against, str) else "; reference: what it is compared with"
+
     # ---- questions of the page -------------------------------------------------------------------------------
 
     def view(self, question: Mapping[str, Any]) -> PageJob:
         """A view in parts: the heat map first, then columns, ribbons, comparison, certificate, chains, their maps."""
         item = self.items[question.get("item", "")]
-        target, against = (read_class(question.get(name)) for name in ("target", "against"))
+        refuse_old(question)
+        target, compared = (read_class(question.get(name)) for name in ("target", "compare"))
         layers, nodes = read_layers(question.get("layers")), question.get("nodes", NODES)
         read_choice(nodes, None)
         if nodes > MOST_NODES:
@@ -66,7 +75,7 @@ class Session:
             job.tell("running the network")
             R = self._measure(item.id, target)
             job.tell("the heat map")
-            opening = f"# model: the network; inputs: {item.name!r}, a batch of one"
+            opening = f"# model: the network; inputs: {item.name!r}, a batch of one{self._reference}"
             view = View(R, layers=layers, nodes=nodes, title=item.name, opening=opening, store=self._references)
             self._keep(self._views, job.id, view, VIEWS)
             self._latest = view
@@ -77,9 +86,9 @@ class Session:
             seconds = self._price(job, view.cost()["passes"], agreed)
             if seconds is not None:
                 self._flow(job, view, seconds)
-                if against is not None:
+                if compared is not None:
                     job.tell("the other class")
-                    job.add({"comparison": self._compare(view, item.id, against, job)})
+                    job.add({"comparison": self._compare(view, item.id, compared, job)})
                 self._details(job, view)
 
         return self.worker.submit(work)
@@ -189,10 +198,10 @@ class Session:
             return target
         return (*predicted[0].tolist()[:-1], target)
 
-    def _compare(self, view: View, id: str, against: int, job: PageJob) -> dict[str, Any]:
+    def _compare(self, view: View, id: str, compared: int, job: PageJob) -> dict[str, Any]:
         """The heat map of another class beside the view's, their difference, and the relevance of the same nodes."""
         job.patient = False  # a capture is not to be interrupted by another
-        other = self._measure(id, against)
+        other = self._measure(id, compared)
         job.patient = True
         canvas = view.canvas
         maps = [R(canvas.variable)[0] for R in (view.R, other)]

@@ -39,6 +39,9 @@ ATTEMPTS = 8
 CELLS = 2**22
 """Classes times blocks up to which statistics of every class are kept; with more, so many sums are."""
 
+NUMBERS = ("output", "batch_dim", "against")
+"""Options of the measure that change its numbers and are not among the facts of its network."""
+
 Facts = dict[str, Any]
 
 
@@ -216,7 +219,7 @@ def explanation(inquiry: Inquiry, R: Measure) -> Facts:
         "zero": network.zero,
         "normalize": network.normalize,
         "dtype": str(R.inner.tape.dtype),
-        "options": fingerprint({k: v for k, v in sorted(inquiry.options.items()) if k in ("output", "batch_dim")}),
+        "options": fingerprint({k: v for k, v in sorted(inquiry.options.items()) if k in NUMBERS}),
     }
 
 

@@ -35,14 +35,14 @@ from nrm.measure.peaks import (
     scaled as scaled,
 )
 from nrm.measure.planning import Planner as Planner
-from nrm.measure.reference import reference
+from nrm.measure.reference import WORDS as WORDS, reference
 from nrm.measure.scores import (
     read_options as read_options,
     read_weight as read_weight,
     refuse_batches as refuse_batches,
     weights as weights,
 )
-from nrm.measure.show import SIGN as SIGN, options_text as options_text, output_text as output_text
+from nrm.measure.show import options_text as options_text, output_text as output_text, sign_text as sign_text
 from nrm.measure.table import Axis as Axis, make_results as make_results, question_axes as question_axes
 from nrm.measure.verdict import balance as balance, is_beyond as is_beyond
 

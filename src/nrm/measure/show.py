@@ -47,10 +47,18 @@ def measure_rows(
         ("options", options_text(network)),
         ("layers", f"{reached} on the way to the output; R.layers lists them"),
     ]
-    if bool((target.value[samples.start : samples.stop] < 0).any()):
-        rows.append(("sign", SIGN if tape.runs is None else SIGN.replace("output", "difference")))
+    sign = sign_text(target, samples)
+    if sign is not None:
+        rows.append(("sign", sign))
     rows.append(("check", "not yet asked; R.check() is the certificate" if check is None else check.verdict))
     return rows
+
+
+def sign_text(target: Target, samples: range) -> str | None:
+    """What the sign of relevance means where the explained output, or the difference of a contrast, is negative."""
+    if not bool((target.value[samples.start : samples.stop] < 0).any()):
+        return None
+    return SIGN if target.runs is None else SIGN.replace("output", "difference")
 
 
 def _contrast_rows(target: Target, samples: range) -> FactRows:
@@ -64,7 +72,9 @@ def _contrast_rows(target: Target, samples: range) -> FactRows:
 
 def options_text(network: Network) -> str:
     """What was chosen, as arguments of ``nrm.measure``."""
-    options = [f"rules={rules_text(network.composite)}", f"bias={network.bias!r}", f"zero={network.zero!r}"]
+    # A contrast has no biases to choose about; what it is compared with has no text, and is given a name.
+    chosen = f"bias={network.bias!r}" if network.tape.runs is None else "against=reference"
+    options = [f"rules={rules_text(network.composite)}", chosen, f"zero={network.zero!r}"]
     if network.normalize is not True:
         options.append(f"normalize={network.normalize!r}")
     return ", ".join([*options, f"dtype={network.tape.dtype}"])

@@ -20,13 +20,14 @@ def unpack(text, shape):  # a region of the picture, kept as bits
 
 
 class Script:
-    """The lines of one view; ``opening`` makes ``model`` and ``inputs``, which the reader supplies otherwise."""
+    """The lines of one view; ``opening`` makes ``model``, ``inputs`` (and ``reference``), else the reader does."""
 
     def __init__(
         self, R: Measure, canvas: Canvas, shown: Sequence[Shown], nodes: int, opening: str | None = None
     ) -> None:
         self._R, self._shown, self._nodes = R, shown, nodes
-        self._opening = opening or "# model: the network; inputs: what was explained, a batch of one"
+        against = "" if R.inner.tape.runs is None else "; reference: what it is compared with"
+        self._opening = opening or f"# model: the network; inputs: what was explained, a batch of one{against}"
         self._x = f"R[{canvas.layer.name!r}]" + (".positions" if canvas.variable is not canvas.layer else "")
 
     def view(self) -> str:

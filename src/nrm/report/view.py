@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nrm._version import __version__
 from nrm.errors import NrmWarning, QuestionError
-from nrm.measure import SIGN, name_of, options_text, output_text
+from nrm.measure import name_of, options_text, output_text, sign_text
 from nrm.plot import Array, FlowPicture, NodeChoice, join_columns, read_choice
 from nrm.questions import Formula
 from nrm.report.columns import (
@@ -104,8 +104,14 @@ class View:
         """The explained output, the largest ones, and what sign means here."""
         R = self.R
         target, sample = R.inner.target, R.samples[0]
-        value = float(R.value[0])
-        decision: ViewPart = {"value": value, "index": None, "alternatives": [], "sign": SIGN if value < 0 else None}
+        decision: ViewPart = {
+            "value": float(R.value[0]),
+            "index": None,
+            "alternatives": [],
+            "sign": sign_text(target, R.samples),
+        }
+        if target.runs is not None:
+            decision["runs"] = [float(run[sample]) for run in target.runs]
         if target.index is None:
             return {**decision, "name": str(target.spread)}
         flat = int(target.index[sample])

@@ -7,7 +7,8 @@ export function drawDecision(box, view) {
   const named = d.alternatives.find((a) => a.index === d.index);
   const predicted = d.alternatives[0];
   const parts = [el("strong", {}, named ? named.name : d.name)];
-  parts.push(el("span", { class: "muted" }, named ? `${percent(named.probability, 1)} · value ${d.value.toPrecision(4)}` : `value ${d.value.toPrecision(4)}`));
+  const value = d.runs ? `value ${d.runs[0].toPrecision(4)}, in the reference ${d.runs[1].toPrecision(4)}` : `value ${d.value.toPrecision(4)}`;
+  parts.push(el("span", { class: "muted" }, named ? `${percent(named.probability, 1)} · ${value}` : value));
   if (named && predicted.index !== d.index) parts.push(el("span", { class: "muted" }, `(predicted: ${predicted.name})`));
   box.replaceChildren(...parts);
 }

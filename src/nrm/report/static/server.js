@@ -6,7 +6,7 @@ const SOON = 250, MANY = 2000;
 export function connect(words, receive, clear) {
   const token = new URLSearchParams(location.search).get("token") ?? "";
   const at = (id) => document.getElementById(id);
-  const now = { item: null, target: null, against: null, layers: null, nodes: 8, view: null, job: null, asked: null, classes: [], items: [], ways: [] };
+  const now = { item: null, target: null, compare: null, layers: null, nodes: 8, view: null, job: null, asked: null, classes: [], items: [], ways: [] };
 
   async function call(path, options = {}) {
     const answer = await fetch(path, { ...options, headers: { "X-Token": token, ...(options.headers ?? {}) } });
@@ -61,8 +61,13 @@ export function connect(words, receive, clear) {
   }
 
   async function load(agreed = false) {
+    if (now.old) {
+      now.old = false;
+      say("Another class is compare= in the address, not against=.");
+      return;
+    }
     if (now.job) await cancel(now.job);
-    const question = { item: now.item, target: now.target, against: now.against, layers: now.layers, nodes: now.nodes, agreed };
+    const question = { item: now.item, target: now.target, compare: now.compare, layers: now.layers, nodes: now.nodes, agreed };
     let mine = null;
     try {
       const { job } = await post("api/views", question);
@@ -99,7 +104,7 @@ export function connect(words, receive, clear) {
     const count = view.decision.classes ?? 0, names = (i) => now.classes[i] ?? `output ${i}`;
     // Of very many outputs only the largest are listed.
     const numbers = count <= MANY ? Array.from({ length: count }, (_, i) => i) : view.decision.alternatives.map((a) => a.index);
-    for (const [id, none, chosen] of [["target", "the prediction", now.target], ["against", "nothing", now.against]]) {
+    for (const [id, none, chosen] of [["target", "the prediction", now.target], ["compare", "nothing", now.compare]]) {
       const listed = chosen === null || numbers.includes(chosen) ? numbers : [...numbers, chosen];
       at(id).replaceChildren(...options([["", none], ...listed.map((i) => [i, names(i)])], chosen ?? ""));
     }
@@ -163,7 +168,7 @@ export function connect(words, receive, clear) {
     at("controls").replaceChildren(
       el("label", {}, "input", el("select", { id: "item", onchange: (e) => { now.item = e.target.value; now.target = null; clear(); load(); } })),
       el("label", {}, "explain", el("select", { id: "target", onchange: (e) => { now.target = number(e); clear(); load(); } })),
-      el("label", {}, "compare with", el("select", { id: "against", onchange: (e) => { now.against = number(e); load(); } })),
+      el("label", {}, "compare with", el("select", { id: "compare", onchange: (e) => { now.compare = number(e); load(); } })),
       ...adding(facts.kind));
     at("controls").hidden = false;
     fillItems();
@@ -173,7 +178,7 @@ export function connect(words, receive, clear) {
     const number = (name) => (/^\d{1,9}$/.test(found.get(name) ?? "") ? Number(found.get(name)) : null);
     const item = found.get("item");
     now.item = now.items.some((i) => i.id === item) ? item : now.item ?? now.items[0]?.id ?? null;
-    [now.target, now.against] = [number("target"), number("against")];
+    [now.target, now.compare, now.old] = [number("target"), number("compare"), found.has("against")];
     now.nodes = Math.min(32, Math.max(1, number("nodes") ?? 8));
     try { now.layers = JSON.parse(found.get("layers")); } catch { now.layers = null; }
     if (!Array.isArray(now.layers) || now.layers.length < 2) now.layers = null;
@@ -190,15 +195,15 @@ export function connect(words, receive, clear) {
     } catch (error) { say(error.message); }
   })();
 
-  const state = () => JSON.stringify([now.item, now.target, now.against, now.layers, now.nodes]);
+  const state = () => JSON.stringify([now.item, now.target, now.compare, now.layers, now.nodes]);
   return {
-    address: () => Object.fromEntries(Object.entries({ item: now.item, target: now.target, against: now.against,
+    address: () => Object.fromEntries(Object.entries({ item: now.item, target: now.target, compare: now.compare,
       layers: now.layers && JSON.stringify(now.layers), nodes: now.nodes === 8 ? null : now.nodes }).filter(([, value]) => value !== null)),
     explain(index) { now.target = index; clear(); load(); },
     follow(found) {
       const before = state();
       read(found);
-      if (before !== state()) { fillItems(); load(); }
+      if (now.old || before !== state()) { fillItems(); load(); }
     },
     // What was asked before is not wanted any more.
     forget() {
