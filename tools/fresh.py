@@ -45,6 +45,11 @@ for call in calls:
         raise SystemExit("an extra was needed, and nothing said so")
 """
 TRIES = {
+    "shap": """
+from nrm.compat.shap import Explainer
+explained = Explainer(torch.nn.Linear(3, 2), torch.rand(4, 3))(torch.rand(2, 3))
+assert explained.values.shape == (2, 3, 2) and explained.base_values.shape == (2, 2)
+""",
     "viz": 'nrm.plot.flows(R, a.channels, R.output).figure.savefig("flows.png")\nnrm.plot.heatmap(R(R.input)[0])',
     "cluster": "assert R(nrm.cluster(R, a, k=2)).shape == (2, 2)",
     "vision": "from importlib.metadata import version\nprint('torchvision', version('torchvision'))",

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from nrm.errors import NrmError
 
-EXTRAS = ("viz", "cluster", "vision", "timm", "graph", "text", "query", "store", "table", "ray", "web", "cli")
+EXTRAS = ("viz", "cluster", "vision", "timm", "graph", "text", "query", "store", "table", "ray", "web", "cli", "shap")
 
 
 class MissingExtraError(NrmError, ImportError):

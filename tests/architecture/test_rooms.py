@@ -68,6 +68,7 @@ EXTRAS = {
     "typer",
     "rich",
     "lark",
+    "shap",
 }
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

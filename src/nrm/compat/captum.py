@@ -1,14 +1,16 @@
-"""LRP with captum's call: ``LRP(model).attribute(inputs, target=..., return_convergence_delta=...)``.
+"""LRP and DeepLIFT with captum's calls: ``LRP(model).attribute(inputs, target=..., return_convergence_delta=...)``.
 
 Attributions have the shapes of the inputs and sum to the explained output, up to what biases and inputs in the middle
 receive: that is the convergence delta. Rules are an option here, not attributes of the user's modules; the default is
-captum's (its epsilon rule, which is LRP-0 with biases as inputs).
+captum's (its epsilon rule, which is LRP-0 with biases as inputs). :class:`DeepLift` and :class:`DeepLiftShap` are
+contrasts: they sum to the difference from the baselines, whatever ops the model has.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 from nrm.capture import tensors_in
 from nrm.compat.options import read_options
 from nrm.errors import QuestionError
-from nrm.measure import Measure, measure
+from nrm.measure import Average, Measure, measure
 from nrm.questions import Layer
 
 
@@ -52,11 +54,7 @@ class LRP:
         None if the output has one number per sample. ``additional_forward_args`` follow the inputs in the call of the
         model and have no attributions. ``verbose`` prints the measure.
         """
-        if any(isinstance(tensor, Tensor) and not tensor.is_floating_point() for tensor in _as_tuple(inputs)):
-            raise QuestionError(
-                "integers have no attributions", got="an input of integers", expected="float tensors",
-                hint="LayerLRP(model, model.embedding) for tokens; additional_forward_args for other arguments",
-            )  # fmt: skip
+        _refuse_integers(inputs, "LayerLRP(model, model.embedding) for tokens")
         R = self._measure(inputs, target, additional_forward_args)
         names = _input_names(inputs, additional_forward_args)
         found = tuple(R.in_units(R[name]) for name in names)
@@ -73,17 +71,17 @@ class LRP:
 
     def compute_convergence_delta(self, attributions: Tensor | tuple[Tensor, ...], output: Tensor) -> Tensor:
         """The explained output minus the sum of all attributions, per sample."""
-        parts = attributions if isinstance(attributions, tuple) else (attributions,)
-        return output.flatten() - torch.stack([part.flatten(1).sum(1) for part in parts]).sum(0)
+        return output.flatten() - _sums(_as_tuple(attributions))
 
-    def _measure(self, inputs: Any, target: Any, more: Any) -> Measure:
+    def _measure(self, inputs: Any, target: Any, more: Any, **given: Any) -> Measure:
         for tensor in _as_tuple(inputs) or (None,):
             if not isinstance(tensor, Tensor):
                 raise QuestionError(
                     "inputs are a tensor, or a tuple of tensors", got=type(tensor).__name__,
                     expected="what relevance is attributed to", hint="additional_forward_args for everything else",
                 )  # fmt: skip
-        R = measure(self.model, (*_as_tuple(inputs), *_as_tuple(more)), target=_read_target(target), **self.options)
+        whole = (*_as_tuple(inputs), *_as_tuple(more))
+        R = measure(self.model, whole, target=_read_target(target), **self.options, **given)
         outputs = R.values(R.output)
         if target is None and outputs[0].numel() > 1:
             raise QuestionError(
@@ -124,6 +122,131 @@ class LayerLRP(LRP):
         many = isinstance(self.layer, list | tuple)
         attributions, delta = (found, deltas) if many else (found[0], deltas[0])
         return (attributions, delta) if return_convergence_delta else attributions
+
+
+class DeepLift(LRP):
+    """What inputs contribute to the difference of the output from that of a baseline, in units of the output.
+
+    The multipliers of ReLU networks are DeepLIFT's (its rescale rule), and every other op (norms, softmax, products,
+    recurrent cells) has its exact split, so that attributions sum to ``f(inputs) - f(baselines)``.
+    ``options`` are those of :func:`nrm.measure`.
+
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+    >>> x, other = torch.randn(3, 4), torch.randn(1, 4)
+    >>> attributions = DeepLift(model).attribute(x, other, target=1)
+    >>> bool(torch.allclose(attributions.sum(1), (model(x) - model(other))[:, 1], atol=1e-5))
+    True
+    """
+
+    def __init__(
+        self, model: nn.Module, multiply_by_inputs: bool = True, *, rules: Any = "exact", **options: Any
+    ) -> None:
+        super().__init__(model, rules=rules, **options)
+        if multiply_by_inputs is not True:
+            raise QuestionError(
+                "attributions are contributions, not multipliers", got=f"multiply_by_inputs={multiply_by_inputs!r}",
+                expected="True", hint="attributions / (inputs - baselines), where they differ",
+            )  # fmt: skip
+
+    def attribute(  # type: ignore[override]
+        self, inputs: Tensor | tuple[Tensor, ...], baselines: Any = None, target: Any = None,
+        additional_forward_args: Any = None, return_convergence_delta: bool = False,
+    ) -> Any:  # fmt: skip
+        """Attributions of the shapes of the inputs, a tuple for a tuple; with the delta of every sample if asked for.
+
+        ``baselines`` are like the inputs (a batch of one is for all samples), or numbers for all their entries; None
+        is 0. ``additional_forward_args`` are the same in both runs, and have no attributions.
+        """
+        _refuse_integers(inputs, "the embeddings as inputs, for tokens")
+        given = _as_tuple(inputs)
+        others = (*_filled(given, baselines), *_as_tuple(additional_forward_args))
+        R = self._measure(inputs, target, additional_forward_args, against=others)
+        found = tuple(R.in_units(R[name]) for name in _input_names(inputs, additional_forward_args))
+        attributions = found if isinstance(inputs, tuple) else found[0]
+        return (attributions, _sums(found) - R.value) if return_convergence_delta else attributions
+
+    def compute_convergence_delta(  # type: ignore[override]
+        self, attributions: Tensor | tuple[Tensor, ...], start_point: Any, end_point: Any, target: Any = None,
+        additional_forward_args: Any = None,
+    ) -> Tensor:  # fmt: skip
+        """The sum of all attributions minus the difference of the outputs at the two points, per sample."""
+        given, more = _as_tuple(end_point), additional_forward_args
+        R = self._measure(end_point, target, more, against=(*_filled(given, start_point), *_as_tuple(more)))
+        return _sums(_as_tuple(attributions)) - R.value
+
+
+class DeepLiftShap(DeepLift):
+    """The mean of :class:`DeepLift` over several baselines: attributions sum to ``f(inputs) - mean f(baselines)``.
+
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    >>> x, others = torch.randn(3, 4), torch.randn(5, 4)
+    >>> attributions, delta = DeepLiftShap(model).attribute(x, others, target=1, return_convergence_delta=True)
+    >>> attributions.shape, delta.shape
+    (torch.Size([3, 4]), torch.Size([15]))
+    """
+
+    def attribute(  # type: ignore[override]
+        self, inputs: Tensor | tuple[Tensor, ...], baselines: Any, target: Any = None,
+        additional_forward_args: Any = None, return_convergence_delta: bool = False,
+    ) -> Any:  # fmt: skip
+        """Attributions of the shapes of the inputs, a tuple for a tuple.
+
+        ``baselines`` have samples of their own on axis 0, or are a function that makes them (of the inputs, if it takes
+        an argument). Deltas are those of every sample with every baseline, ``(samples * baselines,)``.
+        """
+        _refuse_integers(inputs, "the embeddings as inputs, for tokens")
+        made = _as_tuple(_made(baselines, inputs))
+        counts = {len(one) if isinstance(one, Tensor) and one.ndim else 0 for one in made}
+        if len(counts) != 1 or 0 in counts:
+            raise QuestionError(
+                "baselines are samples", got=", ".join(type(one).__name__ for one in made) or "none",
+                expected="tensors with as many baselines each, on axis 0", hint="DeepLift(model) for a single one",
+            )  # fmt: skip
+        more = _as_tuple(additional_forward_args)
+        others = [(*(one[i : i + 1] for one in made), *more) for i in range(counts.pop())]
+        R = cast("Average", self._measure(inputs, target, additional_forward_args, against=others))
+        each = [R.each_reference(R[name]) for name in _input_names(inputs, additional_forward_args)]
+        found = tuple(one.mean(0) for one in each)
+        attributions = found if isinstance(inputs, tuple) else found[0]
+        if not return_convergence_delta:
+            return attributions
+        sums = torch.stack([one.flatten(2).sum(2) for one in each]).sum(0)  # references x samples
+        return attributions, (sums - torch.stack([one.value for one in R.contrasts])).T.flatten()
+
+
+def _refuse_integers(inputs: Any, instead: str) -> None:
+    if any(isinstance(tensor, Tensor) and not tensor.is_floating_point() for tensor in _as_tuple(inputs)):
+        raise QuestionError(
+            "integers have no attributions", got="an input of integers", expected="float tensors",
+            hint=f"{instead}; additional_forward_args for other arguments",
+        )  # fmt: skip
+
+
+def _filled(inputs: tuple[Any, ...], baselines: Any) -> tuple[Any, ...]:
+    """A baseline for every input: numbers stand for tensors of them, and nothing for zeros."""
+    given = (0,) * len(inputs) if baselines is None else _as_tuple(baselines)
+    if len(given) != len(inputs):
+        raise QuestionError(
+            "every input has a baseline", got=f"{len(given)} baselines", expected=f"{len(inputs)}, one for each input"
+        )
+    return tuple(
+        torch.full_like(one, float(other)) if isinstance(one, Tensor) and isinstance(other, int | float) else other
+        for one, other in zip(inputs, given, strict=True)
+    )
+
+
+def _made(baselines: Any, inputs: Any) -> Any:
+    """Baselines, from a function if they are one."""
+    if isinstance(baselines, Tensor) or not callable(baselines):
+        return baselines
+    return baselines(inputs) if inspect.signature(baselines).parameters else baselines()
+
+
+def _sums(attributions: tuple[Tensor, ...]) -> Tensor:
+    """The sum of all attributions of every sample."""
+    return torch.stack([part.flatten(1).sum(1) for part in attributions]).sum(0)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.measure import Measure
+from nrm.measure import Average, Measure
 from nrm.questions import Argument, Formula, Layer, Partition, Set, query
 
 
@@ -24,6 +24,26 @@ def lrp(R: Measure, part: Argument | None = None) -> Tensor:
     (True, torch.Size([1]))
     """
     return R(R.input if part is None else part)
+
+
+def deeplift(R: Measure | Average, part: Argument | None = None) -> Tensor:
+    """DeepLIFT: what every input contributes to the difference of the output from that of the reference.
+
+    Asks ``R.in_units(R.input)``, or of a part of the input, to a measure ``against`` a reference; against a list of
+    them it is their mean (DeepSHAP). It sums to that difference, in units of the output.
+
+    >>> import nrm, torch
+    >>> R = nrm.measure(torch.nn.Linear(4, 2), torch.ones(1, 4), target=0, against="zeros")
+    >>> bool(torch.allclose(deeplift(R).sum(1), R.value))
+    True
+    """
+    first = R.contrasts[0] if isinstance(R, Average) else R
+    if first.inner.target.runs is None:
+        raise QuestionError(
+            "DeepLIFT needs a reference", got="a measure of one output", expected="a measure of a difference",
+            hint="nrm.measure(model, x, against=reference)",
+        )  # fmt: skip
+    return R.in_units(R.input if part is None else part)
 
 
 def conrel(R: Measure, concept: Argument) -> Tensor:
