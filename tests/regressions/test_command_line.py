@@ -103,7 +103,7 @@ def test_help_is_written_for_people() -> None:
             patch.setenv("COLUMNS", "200")
             said = io.StringIO()
             patch.setattr(sys, "stdout", said)
-            assert main([kind.__name__.lower(), "--help"]) == 0
+            assert main([kind.__name__.removesuffix("Command").lower(), "--help"]) == 0
         assert "Usage" in said.getvalue()
         for role in (":func:", ":class:", ":meth:", "``"):
             assert role not in said.getvalue(), kind.__name__
