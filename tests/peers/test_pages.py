@@ -19,6 +19,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from.md"
 BLOCK = re.compile(r"^```(py|python)\n(.*?)^```", re.M | re.S)
 
 
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # shap's own, of matplotlib, when it is imported
 @pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning", "ignore::UserWarning")
 def test_both_scripts_have_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
