@@ -148,12 +148,6 @@ class Tape:
             )
         return self.nodes[steps[step]]
 
-    def has_steps(self, name: str) -> bool:
-        """Whether a layer has steps: it is recurrent, or a module that is called several times."""
-        stem, _, number = name.rpartition("#")
-        known = name in self.steps or (stem in self.steps and number.isdigit())
-        return known or len(self.names.get(name, ())) > 1
-
     def find_steps(self, name: str) -> list[int]:
         """The hidden state after every step: of a recurrent layer, or the results of a module called several times."""
         stem, _, number = name.rpartition("#")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nrm.measure.asking import graph_stops, route_of, stack_in, step_pairs, steps_in
+from nrm.measure.asking import count_axes, graph_stops, route_of, stack_in, step_pairs, steps_in
 from nrm.measure.inner import Inner
 from nrm.measure.layers import Cut
 from nrm.measure.places import edge_shape
@@ -122,14 +122,14 @@ def _stacked(inner: Inner, question: Question) -> Plan:
         text = str(question.arguments[place])
         how = f"{len(plans)} attention steps, one product each"
         return together(plans, how, (shape[0], len(plans), *shape[1:]), ("sample", text, *more))
-    axes = [str(a) for a in question.arguments[:place] if not isinstance(a, Set | Formula)]
-    before = 1 + len([axis for axis in plans[0].axes if axis in axes])
-    after = [axis for axis in plans[0].axes[before:] if axis != str(partitions[0])]
-    tail = plans[0].shape[len(plans[0].shape) - len(after) :] if after else ()
-    blocks = sum(math.prod(plan.shape[before : len(plan.shape) - len(after)]) for plan in plans)
+    before = 1 + sum(count_axes(inner, a) for a in question.arguments[:place])
+    ends = [before + count_axes(inner, partition) for partition in partitions]
+    blocks = sum(math.prod(plan.shape[before:end]) for plan, end in zip(plans, ends, strict=True))
+    first = plans[0]
     return together(
-        plans, f"{len(plans)} partitions, one after the other", (*plans[0].shape[:before], blocks, *tail),
-        (*plans[0].axes[:before], str(question.arguments[place]), *after),
+        plans, f"{len(plans)} partitions, one after the other",
+        (*first.shape[:before], blocks, *first.shape[ends[0] :]),
+        (*first.axes[:before], str(question.arguments[place]), *first.axes[ends[0] :]),
     )  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def _over_steps(inner: Inner, question: Question, position: int) -> Plan:
         return _pairs_of_steps(inner, question, pairs)
     layer, steps = steps_in(inner, question, position)
     plans = [plan_of(inner, question.replaced(position, layer.step(t))) for t in steps]
-    before = 1 + sum(axis in map(str, question.asked[:position]) for axis in plans[0].axes)
+    before = 1 + sum(count_axes(inner, a) for a in question.asked[:position])
     shape, axes = [*plans[0].shape], [*plans[0].axes]
     shape.insert(before, len(steps))
     axes.insert(before, str(question.asked[position]))
