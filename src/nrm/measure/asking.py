@@ -32,6 +32,7 @@ from nrm.questions import (
     Stack,
     Stop,
     TrackedRoute,
+    downward,
     interaction_graph,
     needs_track,
     pair_table,
@@ -102,11 +103,11 @@ def side_of(inner: Inner, question: Question) -> tuple[Side, Tensor]:
     """What a search for flows needs of a measure, and the relevance of the condition (1 without one)."""
     inner.origin.check_fresh()
     with plain_execution():
-        chain = PlainRoute(inner.network, stops_for(question.asked, inner.resolve))
+        stops = downward(stops_for(question.asked, inner.resolve))
         _refuse_excluded(inner, question)
         inner.be_loud()
         whole = inner.mine(_condition(inner, question.condition)) if question.given else torch.ones(len(inner.samples))
-        return Side(inner.network, inner.base, chain.stops, inner.samples), whole
+        return Side(inner.network, inner.base, stops, inner.samples), whole
 
 
 def count_axes(inner: Inner, argument: Argument) -> int:
