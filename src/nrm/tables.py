@@ -20,6 +20,7 @@ from torch import Tensor
 
 from nrm.errors import QuestionError
 from nrm.extras import extra
+from nrm.largest import largest
 
 SAMPLE = "sample"
 SHOWN = 10
@@ -172,7 +173,7 @@ class Results(Mapping[str, Tensor]):
         values = tensor.double().flatten()
         axes, shape = unique(self.axes[name]), tuple(tensor.shape)
         found = []
-        for flat in _largest(values, k):
+        for flat in largest(values.abs(), k).tolist():
             at = [int(i) for i in np.unravel_index(flat, shape)] if shape else []
             words = [self._word(n, at, shape, self.axes[name][n], shown) for n, shown in enumerate(axes)]
             found.append((float(values[flat]), ", ".join(words)))
@@ -265,14 +266,6 @@ class Tabled(ABC):
 def _is_own(labels: Labels) -> bool:
     """Whether every sample has labels of its own."""
     return bool(labels) and isinstance(labels[0], tuple)
-
-
-def _largest(values: Tensor, k: int) -> list[int]:
-    """The places of the largest absolute values; what is no number comes last."""
-    size = values.abs()
-    size = torch.where(size.isnan(), torch.full_like(size, -1.0), size)
-    order: list[int] = size.argsort(descending=True, stable=True)[:k].tolist()
-    return order
 
 
 def as_array(tensor: Tensor) -> Array:

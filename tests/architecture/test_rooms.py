@@ -23,6 +23,7 @@ ORDER = [
     "extras",
     "numbers",
     "memory",
+    "largest",
     "files",
     "tables",
     "operators",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from hypothesis import given, strategies as st
 
-from nrm.jobs.top import BestSamples, BlockRows, Top, _best_first, merge
+from nrm.jobs.top import BestSamples, Top, merge
 
 
 def rows(top: Top) -> list[tuple[float, ...]]:
@@ -50,16 +50,6 @@ def test_merging_is_associative_commutative_and_idempotent(
         expected += [(v, b, s) for v, s in ranked[:k]]
     expected = sorted(sorted(expected)[:bound], key=lambda row: (row[1], row[0], row[2]))
     assert [(-s, b, n) for b, n, s, _ in rows(whole)] == expected
-
-
-@given(st.integers(1, 2**40), st.integers(0, 60), st.booleans(), st.integers(0, 2**16))
-def test_the_quick_order_is_that_of_all_three_keys(blocks: int, count: int, tied: bool, seed: int) -> None:
-    random = np.random.default_rng(seed)
-    block, sample = random.integers(0, blocks, count), random.permutation(count)
-    score = random.integers(-2, 3, count).astype(float) if tied else random.normal(size=count)
-    found = _best_first(BlockRows(block, sample, score, np.zeros(count, np.int64)))
-    expected = sorted(range(count), key=lambda i: (block[i], -score[i], sample[i]))
-    assert found.tolist() == expected
 
 
 def test_the_cut_tells_what_may_be_missing() -> None:

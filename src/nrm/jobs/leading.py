@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nrm.jobs.top import Floats, IntegerArray
+from nrm.largest import Floats, IntegerArray, best_first, largest, largest_of_groups
 
 BITS = 32
 """Bits of a key that are the block's."""
@@ -75,10 +75,8 @@ class ClassSums:
         if not (np.bincount(places, minlength=1) > room).any():
             return self
         total, under, over = self.values
-        order = np.lexsort((self.key, -np.maximum(total + over, under - total), places))
-        sorted_places = places[order]
-        rank = np.arange(len(order)) - np.searchsorted(sorted_places, sorted_places)
-        left, kept = order[rank >= room], np.sort(order[rank < room])
+        kept = largest_of_groups(np.maximum(total + over, under - total), self.key, places, room)
+        left = ~kept
         rest = self.rest.copy()
         np.maximum.at(rest[0], places[left], (under - total)[left])
         np.maximum.at(rest[1], places[left], (total + over)[left])
@@ -106,8 +104,8 @@ def _union(one: IntegerArray, other: IntegerArray) -> IntegerArray:
 
 def sums_of(table: Tensor, classes: Sequence[int], room: int) -> list[ClassSums]:
     """The sums of single samples: the largest shares of each row of ``table (samples, blocks)``, the others bounded."""
-    samples, blocks = table.shape
-    chosen = table.abs().topk(min(room, blocks), dim=1).indices.sort(1).values
+    samples = len(table)
+    chosen = largest(table.abs(), room).sort(1).values
     left = table.scatter(1, chosen, 0)
     rest = torch.stack([-left.amin(1).clamp(max=0), left.amax(1).clamp(min=0)], 1).double().cpu().numpy()
     values, found = table.gather(1, chosen).double().cpu().numpy(), chosen.cpu().numpy()
@@ -204,7 +202,7 @@ def leaders(sums: ClassSums, blocks: int, k: int) -> tuple[list[Leader], float]:
     """The ``k`` blocks of the only class, of so many, with the largest known sums; the mean that no other exceeds."""
     total, under, over = sums.values
     means = np.stack([total, total - under, total + over]) / sums.counts[0]
-    order = np.lexsort((sums.blocks, -total))
+    order = best_first(total, sums.blocks)
     found = [Leader(int(block), *map(float, row)) for block, row in zip(sums.blocks, means.T, strict=True)]
     others = [found[i].high for i in order[k:]]
     if len(found) < blocks:

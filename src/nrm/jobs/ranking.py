@@ -20,6 +20,7 @@ from nrm.jobs.moments import ByClass, Moments
 from nrm.jobs.questions import digest_of, fingerprint, read_asked
 from nrm.jobs.tally import RANKS, Tally, class_of
 from nrm.jobs.top import Top, crowded
+from nrm.largest import largest
 from nrm.questions import Layer, Partition, Set
 from nrm.search import read_count
 from nrm.tables import Results, html_table, unique
@@ -187,7 +188,7 @@ class Ranking(ABC):
             return self._best_leading(number, read_count(k, "blocks"), target)
         mean: Tensor = self.statistics(*question, target=target)["mean"]
         flat = mean.flatten()
-        order = flat.argsort(descending=True, stable=True)[: read_count(k, "blocks") + 1].tolist()
+        order = largest(flat, read_count(k, "blocks") + 1).tolist()
         means = [float(flat[i]) for i in order]
         indices = tuple(self._indices(number, i) for i in order[:k])
         limit = means[k] if len(means) > k else -math.inf

@@ -14,8 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-IntegerArray = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from nrm.largest import Floats, IntegerArray, among_largest, best_first, largest_of_groups, reaching
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +136,7 @@ class BestSamples:
         """The best of all that came."""
         if self._top is None:
             rows = self.rows()
-            rows = rows.at(_best_first(rows))
+            rows = rows.at(best_first(rows.score, rows.sample, rows.block))
             self._top = Top(self.k, self.bound, rows.block, rows.sample, rows.score, rows.place, self.left)
             self._parts = [rows]
         return self._top
@@ -169,9 +168,7 @@ class BestSamples:
         keep = scores >= (-torch.inf if self._floors is None else self._floors)
         if short:
             keep &= scores > 0
-            count = int(keep.sum())
-            if count > self.bound:
-                keep &= scores >= scores[keep].kthvalue(count - self.bound + 1).values
+            keep = keep.masked_scatter(keep, reaching(scores[keep], self.bound))
         found = keep.flatten().nonzero()[:, 0]
         row, block = (found // scores.shape[1]).cpu().numpy(), (found % scores.shape[1]).cpu().numpy()
         score = scores.flatten()[found].double().cpu().numpy()
@@ -220,40 +217,8 @@ def narrowed(parts: Sequence[BlockRows], k: int, bound: int) -> BlockRows:
         block, sample = rows.block[order], rows.sample[order]
         again = (block[1:] == block[:-1]) & (sample[1:] == sample[:-1])
         rows = rows.at(order[np.r_[True, ~again]])
-    many = np.flatnonzero((np.bincount(rows.block) > k)[rows.block])
-    if len(many):
-        some = rows.at(many)
-        order = _best_first(some)
-        block = some.block[order]
-        rank = np.arange(len(many)) - np.searchsorted(block, block)
-        left = np.ones(len(rows), bool)
-        left[many[order[rank >= k]]] = False
-        rows = rows.at(left)
-    if len(rows) > bound:
-        cut = np.partition(rows.score, len(rows) - bound)[len(rows) - bound]
-        left = rows.score > cut
-        ties = np.flatnonzero(rows.score == cut)
-        order = np.lexsort((rows.sample[ties], rows.block[ties]))
-        left[ties[order[: bound - int(left.sum())]]] = True
-        rows = rows.at(left)
-    return rows
-
-
-def _best_first(rows: BlockRows) -> IntegerArray:
-    """The order of rows by block, best first, of equal scores the sample with the smaller number.
-
-    Digits of blocks are sorted in linear time; only ties are compared in full.
-    """
-    order = np.argsort(-rows.score)
-    for shift in range(0, max(int(rows.block.max(initial=0)).bit_length(), 1), 16):
-        order = order[np.argsort((rows.block[order] >> shift & 0xFFFF).astype(np.uint16), kind="stable")]
-    block, score = rows.block[order], rows.score[order]
-    same = np.zeros(len(order) + 1, bool)
-    same[1:-1] = (block[1:] == block[:-1]) & (score[1:] == score[:-1])
-    ties = np.flatnonzero(same[1:] | same[:-1])
-    some = rows.at(order[ties])
-    order[ties] = order[ties][np.lexsort((some.sample, -some.score, some.block))]
-    return order
+    rows = rows.at(largest_of_groups(rows.score, rows.sample, rows.block, k))
+    return rows.at(among_largest(rows.score, bound, rows.block, rows.sample))
 
 
 def _apart(parts: Sequence[BlockRows]) -> bool:

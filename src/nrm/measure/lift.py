@@ -174,10 +174,7 @@ class Lifted:
 
     def _enumerated(self, request: Request) -> Flows:
         R, counts = self._R, [factor.marginals.shape[1] for factor in self._factors]
-        best, joints = (
-            [BestFlows(request.k) for _ in range(len(R))],
-            [dict[tuple[int, ...], float]() for _ in range(len(R))],
-        )
+        best, joints = self._lists(request)
         for rows, question in self._pieces(counts):
             joint = R(*question, *self._conditions).reshape(len(R), -1)
             product = torch.ones_like(joint[:, :1])
@@ -186,10 +183,11 @@ class Lifted:
             scores = self._scores(joint, product, self._shares(joint))
             for s in range(len(R)):
                 best[s].add(request, scores[s], partial(_numbers, rows, joint[s], joints[s]))
-        return self._flows(
-            [[(value, blocks, joints[s][blocks]) for _, blocks, value in best[s].found] for s in range(len(R))],
-            [-math.inf] * len(R), request,
-        )  # fmt: skip
+        return self._flows(best, joints, [-math.inf] * len(R), request)
+
+    def _lists(self, request: Request) -> tuple[list[BestFlows], list[dict[tuple[int, ...], float]]]:
+        """For every sample its best flows by their scores, and the relevance of flows."""
+        return [BestFlows(request.k) for _ in range(len(self._R))], [{} for _ in range(len(self._R))]
 
     def _shares(self, joint: Tensor) -> Tensor:
         """Joint relevances as shares of the condition's; 0 where that has none."""
@@ -219,21 +217,20 @@ class Lifted:
             *self._arguments, given=self._conditions or None, k=max(TRIED, 10 * request.k), sign="abs",
             effort=request.effort,
         )  # fmt: skip
-        found, bounds = [], []
+        best, joints, bounds = *self._lists(request), []
         for s, (flows, gap) in enumerate(zip(tried, tried.gap, strict=True)):
-            entries = []
             for flow in flows:
                 rows = self._rows(flow)
                 product = math.prod(float(f.marginals[s, row]) for f, row in zip(self._factors, rows, strict=True))
                 joint, share = (torch.tensor([x], dtype=torch.float64) for x in (flow.relevance, flow.share))
                 value = float(self._scores(joint, torch.tensor([product], dtype=torch.float64), share))
-                if float(request.score(torch.tensor(value))) > 0:
-                    entries.append((value, rows, flow.relevance))
-            entries.sort(key=lambda e: (-float(request.score(torch.tensor(e[0]))), e[1]))
-            found.append(entries[: request.k])
+                score = float(request.score(torch.tensor(value)))
+                if score > 0:
+                    joints[s][rows] = flow.relevance
+                    best[s].take([(score, rows, value)])
             full = len(flows) == max(TRIED, 10 * request.k)
             bounds.append(self._bound(s, abs(flows[-1].relevance) + gap if full else gap, request.sign))
-        return self._flows(found, bounds, request)
+        return self._flows(best, joints, bounds, request)
 
     def _rows(self, flow: Flow) -> tuple[int, ...]:
         """The numbers of a flow's blocks among those that were asked for."""
@@ -262,14 +259,15 @@ class Lifted:
         return joint / whole / small if small else -math.inf
 
     def _flows(
-        self, found: Sequence[Sequence[tuple[float, tuple[int, ...], float]]], bounds: Sequence[float], request: Request
-    ) -> Flows:
+        self, best: Sequence[BestFlows], joints: Sequence[dict[tuple[int, ...], float]], bounds: Sequence[float],
+        request: Request,
+    ) -> Flows:  # fmt: skip
         lists, gaps = [], []
-        for s, (entries, bound) in enumerate(zip(found, bounds, strict=True)):
+        for s, bound in enumerate(bounds):
             sample, whole = self._R.samples[s], float(self._whole[s])
             flows, last = [], 0.0
-            for value, rows, joint in entries:
-                score = float(request.score(torch.tensor(value, dtype=torch.float64)))
+            for _, rows, value in best[s].found:
+                joint, score = joints[s][rows], float(request.score(torch.tensor(value, dtype=torch.float64)))
                 sets = [f.chosen(row, sample) for f, row in zip(self._factors, rows, strict=True)]
                 sets += [condition.of_sample(sample) for condition in self._conditions]
                 places = [f.place(row) for f, row in zip(self._factors, rows, strict=True)]

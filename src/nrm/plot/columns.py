@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nrm.errors import QuestionError
+from nrm.largest import best_first
 from nrm.plot.heat import NOTED_REST
 from nrm.plot.pictures import Array
 from nrm.questions import Blocks, Partition, in_forward_order, read_partitions
@@ -190,7 +191,7 @@ def choose_nodes(share: Array, text: list[str], head: tuple[str, str], choice: N
     """A column, its strongest blocks first, and which node every block belongs to, elsewhere last."""
     size, elsewhere = np.abs(share), 1 - float(share.sum())
     total = float(size.sum()) + (abs(elsewhere) if abs(elsewhere) >= NOTED_REST else 0.0)
-    strongest = np.argsort(-size, kind="stable")[: choice.nodes]
+    strongest = best_first(size)[: choice.nodes]
     strongest = strongest[size[strongest] >= NOTED_REST * total]
     if choice.coverage is not None:
         covered = np.cumsum(size[strongest])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nrm._version import __version__
 from nrm.errors import NrmWarning, QuestionError
+from nrm.largest import best_first, largest
 from nrm.measure import name_of, options_text, output_text, sign_text
 from nrm.plot import Array, FlowPicture, NodeChoice, join_columns, read_choice
 from nrm.questions import Formula
@@ -121,7 +122,7 @@ class View:
         width = target.shape[-1]
         scores = R.values("output")[0].double().reshape(-1, width)[flat // width]
         shares = scores if float(scores.min()) >= 0 and abs(float(scores.sum()) - 1) < 1e-3 else scores.softmax(0)
-        best = list(dict.fromkeys([*scores.topk(min(ALTERNATIVES, width)).indices.tolist(), flat % width]))
+        best = list(dict.fromkeys([*largest(scores, ALTERNATIVES).tolist(), flat % width]))
         decision["index"], decision["classes"] = flat % width, width
         decision["alternatives"] = [
             {"index": i, "name": name_of(R.labels, "output", i) or f"output {i}", "value": float(scores[i]),
@@ -274,7 +275,7 @@ class View:
             yield self.selection([(c, n)])
         for c, table in enumerate(self._tables):
             assert table is not None, "maps come after the ribbons"
-            for at in np.argsort(-np.abs(table), axis=None, kind="stable")[:RIBBONS]:
+            for at in best_first(np.abs(table).ravel())[:RIBBONS]:
                 a, b = divmod(int(at), table.shape[1])
                 yield self.selection([(c, a), (c + 1, b)])
         for flow in flows:

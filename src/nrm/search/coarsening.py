@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
+from nrm.largest import best_first
 from nrm.numbers import percent
 from nrm.questions import Asked, Blocks, Layer, Partition, in_forward_order, read_partitions
 from nrm.search.found import read_count
@@ -308,7 +309,7 @@ def _merge(profiles: Profiles, labels: GroupNumbers, k: int) -> GroupNumbers:
 def _move(profiles: Profiles, labels: GroupNumbers, k: int) -> int:
     """Moves blocks one by one to where they cost least, in place; says how many moved."""
     rows, mass = profiles.rows, profiles.rows.sum(1)
-    heavy = [int(x) for x in np.argsort(-mass, kind="stable") if mass[x] > 0]
+    heavy = [int(x) for x in best_first(mass) if mass[x] > 0]
     total = 0
     for _ in range(ROUNDS):
         moved = 0

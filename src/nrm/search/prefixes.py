@@ -72,6 +72,7 @@ class Extension(NamedTuple):
         live = reach > 0 if self.total is None else self.total > 0
         for n, prefix in enumerate(self.prefixes):
             at = (live[n] & (reach[n] >= best.threshold)).nonzero()[:, 0]
+            # The order of all of them, not only of the largest: the queue takes one after the other, as far as it must.
             order = at[reach[n][at].argsort(descending=True, stable=True)]
             children = [(*prefix, i, *(0,) * self.fixed) for i in order.tolist()]
             queue.push_family(reach[n][order].tolist(), children)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
+from nrm.largest import reaching
 from nrm.search.found import read_count
 
 SIGNS = ("+", "-", "abs")
@@ -70,14 +71,16 @@ class BestFlows:
             scores = request.score(piece)
             least = max(self.threshold, torch.finfo(scores.dtype).tiny)
             if float(scores.amax()) >= least:
-                if scores.numel() > self.k:
-                    least = max(least, float(scores.topk(self.k).values[-1]))
-                at = (scores >= least).nonzero()[:, 0]
-                entries = zip(scores[at].tolist(), blocks(at + begin), piece[at].tolist(), strict=True)
-                known = {block: (-score, block, value) for score, block, value in entries}
-                known = {entry[1]: entry for entry in self.found} | known
-                self.found = sorted(known.values())[: self.k]
+                # Blocks, which settle ties, are not in the order of their places: all that tie are asked for theirs.
+                at = ((scores >= least) & reaching(scores, self.k)).nonzero()[:, 0]
+                self.take(zip(scores[at].tolist(), blocks(at + begin), piece[at].tolist(), strict=True))
             begin += piece.numel()
+
+    def take(self, entries: Iterable[tuple[float, tuple[int, ...], float]]) -> None:
+        """Takes in combinations, each with its score, blocks and relevance; known ones are replaced."""
+        known = {entry[1]: entry for entry in self.found}
+        known |= {blocks: (-score, blocks, value) for score, blocks, value in entries}
+        self.found = sorted(known.values())[: self.k]
 
 
 class Queue:

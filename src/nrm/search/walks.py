@@ -22,6 +22,7 @@ from torch import Tensor
 
 from nrm.capture import Node, Tape
 from nrm.errors import NrmWarning, QuestionError
+from nrm.largest import best_first
 from nrm.questions import Layer, Progress, Set, Site, drain_name
 from nrm.search.best import Terrain
 from nrm.search.branches import Branch
@@ -278,7 +279,7 @@ class Search:
             empty = np.zeros(0)
             return WalkColumn(ways, empty.astype(np.int64), empty.astype(np.int64), empty, empty, 0)
         worth = torch.cat(worths).cpu().numpy()
-        order = np.argsort(-worth, kind="stable")
+        order = best_first(worth)
         order = order[worth[order] > 0]
         way = np.repeat(np.arange(len(ways)), [len(w) for w in worths])
         neuron, values = torch.cat(at).cpu().numpy(), torch.cat(entries).cpu().numpy()
