@@ -24,8 +24,10 @@ def test_a_contrast_says_what_it_is_the_difference_of(model: nn.Module) -> None:
     R = nrm.measure(model, x, against=other, target=1)
     here, there = (model(v)[:, 1].detach() for v in (x, other))
     torch.testing.assert_close(R.value, here - there)
+    torch.testing.assert_close((R.here, R.there), (here, there))
     text = repr(R)
-    assert f"{float(here[0]):.4g} - {float(there[0]):.4g}" in text
+    assert f"{float(here[0]):.4g} - {float(there[0]):.4g} = {float(R.value[0]):.4g}" in text
+    assert f"explains    output 1 = {float(here[0]):.4g}" in text
     assert "rules='exact'" in text
     assert R.prediction.tolist() == model(x).argmax(1).tolist()
     torch.testing.assert_close(R.values("0"), model[0](x).detach())
@@ -35,6 +37,12 @@ def test_a_contrast_says_what_it_is_the_difference_of(model: nn.Module) -> None:
     assert check.cut_error is not None
     assert check.cut_error < 1e-5
     assert "normalizer is held" not in repr(check)
+
+
+def test_a_measure_without_a_reference_is_there_0(model: nn.Module) -> None:
+    R = nrm.measure(model, torch.randn(2, 4), target=1)
+    assert R.there.tolist() == [0, 0]
+    assert R.here.tolist() == R.value.tolist()
 
 
 @pytest.mark.parametrize("many", [1, 3])
@@ -111,6 +119,8 @@ def test_several_references_are_averaged_and_have_intervals(model: nn.Module) ->
     R = nrm.measure(model, x, against=others, target=0, labels={"output": ["a", "b", "c"]})
     mean = torch.stack([model(other)[:, 0] for other in others]).mean(0)
     torch.testing.assert_close(R.in_units(R.input).sum(1), (model(x)[:, 0] - mean).detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(R.there, mean.detach().expand(2))
+    torch.testing.assert_close(R.here - R.there, R.value)
     low, high = R.interval(R.input, draws=200)
     assert low.shape == high.shape == (2, 4)
     assert bool((low <= high).all())

@@ -253,6 +253,16 @@ class Average:
         return torch.stack([R.value for R in self.contrasts]).mean(0)
 
     @property
+    def here(self) -> Tensor:
+        """The explained output of each sample, here."""
+        return self._first.here
+
+    @property
+    def there(self) -> Tensor:
+        """The mean of the outputs in the references, for each sample."""
+        return torch.stack([R.there for R in self.contrasts]).mean(0)
+
+    @property
     def target(self) -> Tensor | str:
         """The explained output of each sample."""
         return self._first.target
@@ -301,7 +311,7 @@ class Average:
         return [
             ("samples", str(len(self))),
             ("references", str(len(self.contrasts))),
-            ("explains", outputs_text(inner.target, inner.names, self.samples) + ", against the first"),
+            ("explains", outputs_text(inner.target, inner.names, self.samples)),
             ("mean difference", shown + (" ..." if len(self) > 4 else "")),
             ("options", options_text(inner.network)),
         ]

@@ -247,7 +247,7 @@ class Check(Tabled):
         if self.moved is not None:
             rows.append(("outputs moved", f"{_few(self.moved)} of the largest, against the model's own precision"))
         if any(v < 0 for v in self.value):
-            rows.append(("sign", "the explained output is negative: positive relevance argues for the negative value"))
+            rows.append(("sign", "what is explained is negative: positive relevance argues for the negative value"))
         return rows + [("note", note) for note in self.notes]
 
     def _replay_text(self) -> str:

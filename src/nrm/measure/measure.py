@@ -417,6 +417,18 @@ class Measure:
         return self.inner.mine(self.inner.target.value).clone()
 
     @property
+    def here(self) -> Tensor:
+        """The output of each sample that a contrast explains, here; ``R.here - R.there`` is ``R.value``."""
+        runs = self.inner.target.runs
+        return self.value if runs is None else self.inner.mine(runs[0]).clone()
+
+    @property
+    def there(self) -> Tensor:
+        """The output in the reference of each sample; 0 of a measure that has none."""
+        runs = self.inner.target.runs
+        return self.value.new_zeros(len(self)) if runs is None else self.inner.mine(runs[1]).clone()
+
+    @property
     def labels(self) -> dict[str, Names]:
         """Names for classes (``"output"``) and input positions (``"input"``), used wherever something is shown."""
         return self.inner.labels
@@ -511,10 +523,9 @@ class Measure:
 
     def _against(self) -> dict[str, list[float]] | None:
         """The explained outputs of the two runs of a contrast."""
-        runs = self.inner.target.runs
-        if runs is None:
+        if self.inner.target.runs is None:
             return None
-        return {"here": self.inner.mine(runs[0]).tolist(), "reference": self.inner.mine(runs[1]).tolist()}
+        return {"here": self.here.tolist(), "reference": self.there.tolist()}
 
     def __repr__(self) -> str:
         return as_text("normalized relevance measure", self._rows())

@@ -65,9 +65,12 @@ def _contrast_rows(target: Target, samples: range) -> FactRows:
     """What a contrast is the difference of: the explained output here, and in the reference."""
     if target.runs is None:
         return []
-    pairs = [f"{float(target.runs[0][s]):.4g} - {float(target.runs[1][s]):.4g}" for s in list(samples)[:SHOWN]]
+    here, there = target.runs
+    rows = [
+        f"{float(here[s]):.4g} - {float(there[s]):.4g} = {float(target.value[s]):.4g}" for s in list(samples)[:SHOWN]
+    ]
     more = " ..." if len(samples) > SHOWN else ""
-    return [("difference", f"{'; '.join(pairs)}{more}, the output here and against the reference")]
+    return [("difference", f"{'; '.join(rows)}{more}, the output here less that of the reference")]
 
 
 def options_text(network: Network) -> str:
@@ -91,9 +94,9 @@ def rules_text(composite: Composite) -> str:
 
 
 def outputs_text(target: Target, labels: Mapping[str, Names], samples: Iterable[int]) -> str:
-    """The explained outputs of some samples with their values, by name where there are names."""
+    """The explained outputs of some samples with their values here, by name where there are names."""
     chosen = list(samples)
-    values = target.value.tolist()
+    values = (target.value if target.runs is None else target.runs[0]).tolist()
     if target.index is None:
         shown = [f"{values[s]:.4g}" for s in chosen[:SHOWN]]
         return f"{target.spread} = {', '.join(shown)}" + (" ..." if len(chosen) > SHOWN else "")

@@ -13,6 +13,7 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`text`: the tokens of a text in the colours of their relevance; shown by notebooks without any extra.
 * :func:`graph`: a graph with the relevance of its nodes and edges.
 * :func:`table`: a table of shares with names at its sides, such as generated tokens by their sources.
+* :func:`waterfall`: amounts that add up, from the output of a reference to the output here.
 * :func:`diverging`: the colour map of all.
 
 What is drawn on a new figure has ``.save(path)``: ``nrm.plot.heatmap(...).save("map.png")``. On an ``ax`` of yours, the
@@ -44,6 +45,7 @@ from nrm.plot.saving import draw_and_save as draw_and_save, save_and_close as sa
 from nrm.plot.series import series
 from nrm.plot.strip import strips
 from nrm.plot.table import table
+from nrm.plot.waterfall import waterfall
 from nrm.plot.words import Text, read_pieces as read_pieces, text
 
 __all__ = [
@@ -60,4 +62,5 @@ __all__ = [
     "strips",
     "table",
     "text",
+    "waterfall",
 ]
