@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import nrm
 from evaluate.interventions import joint_contribution, outputs, without
+from laws.agreement import law_of_each
 from networks import KINDS, cases
 from nrm.evaluate import contribution, each, occlusion, remove, scores
 from nrm.measure.measure import Measure
@@ -49,6 +50,7 @@ def channel_masks(values: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
+@law_of_each
 @given(data=st.data())
 def test_plain_forward_passes_of_every_family(kind: str, data: st.DataObject) -> None:
     case = data.draw(cases(kind, batch=2))

@@ -308,7 +308,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 layers = [nn.Conv2d(3, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(),
           nn.Conv2d(128, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 3)]
-R = nrm.measure(nn.Sequential(*layers), torch.rand(1, 3, 64, 64), memory=sys.argv[1], progress=False)
+R = nrm.measure(nn.Sequential(*layers), torch.rand(1, 3, 48, 48), memory=sys.argv[1], progress=False)
 R(R.input, R["1"].channel(3), R["4"].channel(2))
 before = peak()
 R(R["1"].channels, R["4"].channels)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from networks import KINDS, cases
 from oracles import brute
@@ -18,6 +18,9 @@ rules = st.sampled_from(sorted(RULES)).map(Rules)
 options = st.fixed_dictionaries(
     {"bias": st.sampled_from(["ignore", "input"]), "zero": st.sampled_from(["sink", "uniform"])}
 )
+
+many = settings().max_examples // 3  # as the laws: about a hundred of all kinds, and a hundred of each where there is time
+of_each = settings(max_examples=many if many > 50 else 4)
 
 
 def small_walks(network: Network) -> list[tuple[brute.Walk, float]]:
@@ -30,6 +33,7 @@ def small_walks(network: Network) -> list[tuple[brute.Walk, float]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@of_each
 @given(data=st.data())
 def test_forward_pass(kind: str, data: st.DataObject) -> None:
     case = data.draw(cases(kind, batch=2))
@@ -40,6 +44,7 @@ def test_forward_pass(kind: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@of_each
 @given(data=st.data(), rules=rules, options=options)
 def test_walks_and_the_proper_network_agree(kind: str, data: st.DataObject, rules: Rules, options: dict) -> None:
     case = data.draw(cases(kind))
