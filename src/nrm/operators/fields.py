@@ -18,7 +18,17 @@ from torch import Tensor
 
 from nrm.errors import RuleError
 from nrm.operators.convolution import Convolution
-from nrm.operators.maps import Centering, Composed, Dense, Function, LinearMap, Matmul, Reduce, WeightChange
+from nrm.operators.maps import (
+    Centering,
+    Composed,
+    Dense,
+    Function,
+    GroupSum,
+    LinearMap,
+    Matmul,
+    Reduce,
+    WeightChange,
+)
 from nrm.operators.movement import Gather, Masking, Place, Scatter
 
 
@@ -77,6 +87,8 @@ def field_of(map: LinearMap, dtype: torch.dtype) -> Field:
         return _Reduced(map)
     if isinstance(map, Centering):
         return _Centred(map)
+    if isinstance(map, GroupSum):
+        return _Together(map)
     if isinstance(map, Composed):
         return _MovedMap(map.first, field_of(map.then, dtype))
     if isinstance(map, Function):
@@ -359,6 +371,34 @@ class _Centred(Field):
         rows = self.map.other.reshape(-1)[c][:, None].repeat(1, self.width)
         rows[torch.arange(len(c), device=c.device), place] = self.map.diagonal.reshape(-1)[c]
         return rows
+
+
+@dataclass(frozen=True, eq=False)
+class _Together(Field):
+    """Sums of groups, given to every entry of the group: a window per group, one row of ones."""
+
+    map: GroupSum
+
+    @property
+    def _groups(self) -> list[int]:
+        return [d for d in range(len(self.map.view)) if d not in self.map.dims]
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return math.prod(self.map.view[d] for d in self.map.dims)
+
+    def locate(self, o: Tensor) -> tuple[Tensor, Tensor]:
+        at = _unravel(o, self.map.view)
+        group = _ravel([at[d] for d in self._groups], tuple(self.map.view[d] for d in self._groups), o)
+        return group, torch.zeros_like(o)
+
+    def taps(self, p: Tensor) -> Tensor:
+        own = _steps(self.map.view, self._groups, p)
+        inner = torch.arange(self.width, device=p.device)
+        return own[:, None] + _steps(self.map.view, list(self.map.dims), inner)
+
+    def rows(self, c: Tensor) -> Tensor:
+        return torch.ones(len(c), self.width, dtype=torch.float64, device=c.device)
 
 
 @dataclass(frozen=True, eq=False)

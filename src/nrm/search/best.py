@@ -18,14 +18,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nrm.capture import Linear
 from nrm.memory import refuse_larger
-from nrm.operators import Field, Reshape, field_of
+from nrm.operators import Field, Reshape
 from nrm.questions import Progress
 from nrm.rules import Flat, reads_input
 from nrm.search.branches import Branch, branches
-from nrm.search.windows import best_in_windows, signed
-from nrm.steps import DRAIN, Factored, Local, Network
+from nrm.search.windows import best_in_windows, is_apart, signed
+from nrm.steps import DRAIN, Factored, Local, Map, Network
 
 COLUMNS = 2**20
 """How many columns are taken apart together."""
@@ -48,7 +47,7 @@ class Terrain:
     ) -> None:  # fmt: skip
         self.network = network
         self._memory = memory
-        self._fields: dict[int, Field] = {}
+        self._fields: dict[Map, Field] = {}
         self._best: dict[int, BestBelow] = {}
         self._held = 0
         self.doors = set() if to_input else _flat_doors(network)
@@ -77,13 +76,11 @@ class Terrain:
         down = (-unit).clamp(min=0).reshape(-1)
         return BestBelow(unit.clamp(min=0).reshape(-1), down if bool(down.any()) else None)
 
-    def field(self, leaf: int) -> Field:
-        """The columns of a linear step."""
-        if leaf not in self._fields:
-            op = self.network.tape.nodes[leaf].op
-            assert isinstance(op, Linear)
-            self._fields[leaf] = field_of(op.map, self.network.tape.dtype)
-        return self._fields[leaf]
+    def field(self, map: Map) -> Field:
+        """The columns of a map that mixes."""
+        if map not in self._fields:
+            self._fields[map] = map.field(self.network.tape.dtype)
+        return self._fields[map]
 
     # ---- which neurons matter --------------------------------------------------------------------------------
 
@@ -117,9 +114,9 @@ class Terrain:
         node = self.network.tape.nodes[self.network.nodes[branch.to].tensor]
         found = torch.zeros(node.value.numel(), dtype=torch.bool, device=node.value.device)
         for map in branch.windows:
-            for part in map.factors():
-                a = 1.0 if part.a is None else part.a
-                found |= (torch.as_tensor(a, device=found.device) != 0).expand(node.shape).reshape(-1)
+            for share in map.shares():
+                a = torch.as_tensor(1.0 if share is None else share, device=found.device)
+                found |= (a != 0).expand(node.shape).reshape(-1)
         return found
 
     # ---- one step up -----------------------------------------------------------------------------------------
@@ -186,7 +183,7 @@ class Terrain:
             chosen = [map for k, map in enumerate(maps) if code >> k & 1]
             mine = (pattern == code).nonzero()[:, 0]
             for together in _overlapping(chosen):
-                field = self.field(branch.leaf or 0)
+                field = self.field(together[0])
                 found = best_in_windows(self.network, field, branch, together, mine, best.up, best.down)
                 for total, part in zip((up, down), found, strict=True):
                     if part is not None:
@@ -201,11 +198,11 @@ class Terrain:
         )  # fmt: skip
 
 
-def _overlapping(maps: list[Factored]) -> list[list[Factored]]:
+def _overlapping(maps: list[Map]) -> list[list[Map]]:
     """Maps whose entries may meet: positive and negative parts never do, so each has a maximum of its own."""
-    rules, keys = {map.factors.rule for map in maps}, {map.factors.key for map in maps}
-    apart = all(rule.apart for rule in rules) and (len(keys) == 1 or not any(rule.pools for rule in rules))
-    return [[map] for map in maps] if apart else [maps] if maps else []
+    asked = [map.factors for map in maps if isinstance(map, Factored)]
+    one_key = len({factors.key for factors in asked}) == 1 or not any(factors.rule.pools for factors in asked)
+    return [[map] for map in maps] if is_apart(maps) and one_key else [maps] if maps else []
 
 
 def _at(values: Tensor, neurons: Tensor) -> Tensor:
@@ -234,4 +231,6 @@ def _flat_doors(network: Network) -> set[int]:
 
 
 def _is_flat(way: Branch) -> bool:
-    return way.windows is not None and all(isinstance(map.factors.rule, Flat) for map in way.windows)
+    return way.windows is not None and all(
+        isinstance(map, Factored) and isinstance(map.factors.rule, Flat) for map in way.windows
+    )

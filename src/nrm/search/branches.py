@@ -13,24 +13,24 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.steps import COLUMN, DRAIN, Factored, Network, RelevanceNode, Softmaxed, Summed
+from nrm.steps import COLUMN, DRAIN, Map, Network, RelevanceNode, Softmaxed
 
 Via = tuple[tuple[int, Tensor], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """One way on from some neurons: to one neuron each of node ``to``, or through a linear step to its window.
+    """One way on from some neurons: to one neuron each of node ``to``, or through a step that mixes to its window.
 
-    ``at`` is the neuron below, of ``to`` or of the linear step's output, and ``entry`` the entry between. Through a
-    linear step there are such entries for each of its maps (``windows``), which its own entries are multiplied with.
+    ``at`` is the neuron below, of ``to`` or of that step's output, and ``entry`` the entry between. Through a step
+    that mixes there are such entries for each of its maps (``windows``), which its own entries are multiplied with.
     ``leaf`` is that step's tensor; ``via`` are the tensors inside the fused step, each with its neurons.
     """
 
     to: int
     at: Tensor
     entry: Tensor | None = None
-    windows: dict[Factored, Tensor] | None = None
+    windows: dict[Map, Tensor] | None = None
     leaf: int | None = None
     via: Via = ()
 
@@ -67,7 +67,7 @@ def branches(network: Network, i: int, neurons: Tensor) -> list[Branch]:
 def _below(network: Network, node: RelevanceNode, at: Tensor, entry: Tensor, via: Via) -> Iterator[Branch]:
     for to, map in node.links:
         lower = network.nodes[to]
-        if isinstance(map, Factored) and not map.factors.is_identity:
+        if map.mixes:
             yield Branch(to, at, windows={map: entry}, leaf=node.tensor, via=via)
             continue
         if isinstance(map, Softmaxed):
@@ -75,13 +75,6 @@ def _below(network: Network, node: RelevanceNode, at: Tensor, entry: Tensor, via
                 "single walks are not searched through a softmax under its own rule",
                 where=network.tape.nodes[node.tensor].name, got="nrm.SoftmaxRule",
                 expected="a softmax whose normalizer is held", hint="rules='transformer', or R.flows(...) over layers",
-            )  # fmt: skip
-        if isinstance(map, Summed) and map.mixes:
-            step = network.tape.nodes[node.tensor]
-            raise QuestionError(
-                f"single walks are not searched through {step.function} in a contrast", where=step.name,
-                got="a step that mixes entries by their differences",
-                expected="linear steps, sums, elementwise functions and products", hint="R.flows(...) over layers",
             )  # fmt: skip
         for below, inner in map.ways(at):
             total = entry * inner

@@ -247,14 +247,14 @@ class Search:
         return self._columns[i, neuron, want]
 
     def _window(self, way: Branch) -> tuple[Tensor, Tensor]:
-        """One neuron's inputs through a linear step, and the entries."""
+        """One neuron's inputs through a step that mixes, and the entries."""
         assert way.leaf is not None and way.windows is not None  # noqa: PT018
-        field, node = self._terrain.field(way.leaf), self._tape.nodes[self._tensor(way.to)]
+        maps = list(way.windows)
+        field, node = self._terrain.field(maps[0]), self._tape.nodes[self._tensor(way.to)]
         p, c = field.locate(way.at)
         taps = field.taps(p)[0]
         inside = taps >= 0
         index = taps[inside]
-        maps = list(way.windows)
         entry = torch.zeros(len(index), dtype=torch.float64, device=index.device)
         for k, a, rows in factors(field, maps, c):
             part = rows[0][inside].double() * way.windows[maps[k]].double()

@@ -1,4 +1,4 @@
-"""The best entry of every column of a linear step: a maximum where message passing has a sum.
+"""The best entry of every column of a step that mixes: a maximum where message passing has a sum.
 
 Columns are pairs of a window of inputs and a row of weights (:class:`nrm.operators.Field`). Whichever of the two a
 block of columns has fewer of is gone through one by one; each meets all its partners in one product.
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError
-from nrm.operators import Field, WeightRows
+from nrm.operators import Field
 from nrm.search.branches import Branch
-from nrm.steps import Factored, Network
+from nrm.steps import Factored, Map, Network
 
 BLOCK = 2**21
 """How many entries are looked at together: enough to keep the arithmetic busy, few enough to stay in fast memory."""
@@ -24,7 +24,7 @@ PROBES = 2**34
 
 
 def best_in_windows(
-    network: Network, field: Field, branch: Branch, maps: list[Factored], mine: Tensor, up: Tensor, down: Tensor | None
+    network: Network, field: Field, branch: Branch, maps: list[Map], mine: Tensor, up: Tensor, down: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """The best positive and negative products of the branch's neurons ``mine``, through some of its maps."""
     assert branch.windows is not None
@@ -40,7 +40,7 @@ def best_in_windows(
     for some, row, these in _parts(c, field.width):
         found = factors(field, maps, some)
         weights = [branch.windows[maps[k]][mine[these]] for k, _, _ in found] if len(maps) > 1 else None
-        block = Block([rows for _, _, rows in found], row, weights, all(map.factors.rule.apart for map in maps))
+        block = Block([rows for _, _, rows in found], row, weights, is_apart(maps))
         for windows, window, those in _parts(p[these], field.width):
             first, second = (None if v is None else _gathered(v, field.taps(windows)) for v in values)
             assert first is not None
@@ -65,17 +65,14 @@ def signed(up: Tensor, down: Tensor | None, entry: Tensor) -> tuple[Tensor, Tens
     return torch.where(entry > 0, up, down) * size, torch.where(entry > 0, down, up) * size
 
 
-def factors(field: Field, maps: list[Factored], c: Tensor) -> list[tuple[int, Tensor | float | None, Tensor]]:
-    """The factors of some maps on some rows: the number of the map, the share ``a`` (None: 1), the weights."""
-    found: list[tuple[int, Tensor | float | None, Tensor]] = []
-    for k, map in enumerate(maps):
-        asked = map.factors
-        scale = None if asked.rows is None else asked.rows.reshape(-1)[c % asked.rows.numel()][:, None]
-        rows = WeightRows(asked.map.inside, asked.map.outside, field.rows(c).to(asked.below.value), field.sparse)
-        for part in asked.on(rows, scale):
-            assert isinstance(part.map, WeightRows)
-            found.append((k, part.a, part.map.weight))
-    return found
+def factors(field: Field, maps: list[Map], c: Tensor) -> list[tuple[int, Tensor | float | None, Tensor]]:
+    """The parts of some maps on some rows: the number of the map, the share ``a`` (None: 1), the weights."""
+    return [(k, a, rows) for k, map in enumerate(maps) for a, rows in map.rows(field, c)]
+
+
+def is_apart(maps: list[Map]) -> bool:
+    """Whether at most one part of these maps has an entry anywhere: positive and negative ones never meet."""
+    return all(isinstance(map, Factored) and map.factors.rule.apart for map in maps)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,9 +22,17 @@ from torch import Tensor
 from nrm.operators import (
     Convolution,
     Dense,
+    Field,
+    GroupSum,
     LinearMap,
+    Movement,
+    Reduce,
+    Scatter,
+    WeightChange,
+    WeightRows,
     apply_by_channel,
     channel_table,
+    field_of,
     pick,
     sources,
     transpose_by_channel,
@@ -49,9 +58,26 @@ class Map(ABC):
     def transpose(self, rho: Tensor) -> Tensor | None:
         """Densities of the upper node as densities of the lower one; None is 0 everywhere."""
 
+    @property
+    def mixes(self) -> bool:
+        """Whether it leads from a neuron to many."""
+        return False
+
     def ways(self, neurons: Tensor) -> list[Way]:
-        """The way down from single neurons (flat indices) of the upper node, one by one; for local maps."""
+        """The way down from single neurons (flat indices) of the upper node, one by one; for maps that do not mix."""
         raise AssertionError(f"{type(self).__name__} leads from a neuron to many")
+
+    def field(self, dtype: torch.dtype) -> Field:
+        """Windows and rows of its columns, for a map that mixes."""
+        raise AssertionError(f"{type(self).__name__} leads from a neuron to one")
+
+    def rows(self, field: Field, c: Tensor) -> list[tuple[Scale, Tensor]]:
+        """Some rows of its columns, as parts: what every input is multiplied with (None: 1), and the weights."""
+        return [(None, field.rows(c))]
+
+    def shares(self) -> list[Scale]:
+        """What its inputs are multiplied with, part by part: an input where all of them are 0 is not read."""
+        return [None]
 
 
 def times(x: Tensor, scale: Scale) -> Tensor:
@@ -133,7 +159,16 @@ class Summed(Map):
     """A sum of pieces that is formed when it is needed; a piece moves entries, or ``mixes`` them."""
 
     form: Callable[[], Sequence[Local]]
-    mixes: bool = False
+    mixed: bool = False
+
+    @property
+    def mixes(self) -> bool:
+        return self.mixed and not self._moves
+
+    @cached_property
+    def _moves(self) -> bool:
+        """Whether all pieces move entries, as those of a maximum do."""
+        return all(is_movement(piece.move) for piece in self.form())
 
     def apply(self, a: Tensor) -> Tensor:
         return _sum([piece.apply(a) for piece in self.form()])
@@ -142,7 +177,10 @@ class Summed(Map):
         return _sum([piece.transpose(rho) for piece in self.form()])
 
     def ways(self, neurons: Tensor) -> list[Way]:
-        return super().ways(neurons) if self.mixes else [way for piece in self.form() for way in piece.ways(neurons)]
+        return [way for piece in self.form() for way in piece.ways(neurons)]
+
+    def field(self, dtype: torch.dtype) -> Field:
+        return pieces_field(self.form(), dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +196,22 @@ class Chained(Map):
     def transpose(self, rho: Tensor) -> Tensor | None:
         between = self.then.transpose(rho)
         return None if between is None else self.first.transpose(between)
+
+    @property
+    def mixes(self) -> bool:
+        return self.then.mixes
+
+    def field(self, dtype: torch.dtype) -> Field:
+        return self.then.field(dtype)
+
+    def rows(self, field: Field, c: Tensor) -> list[tuple[Scale, Tensor]]:
+        (scale,) = self.shares()
+        return [(scale, rows) for _, rows in self.then.rows(field, c)]
+
+    def shares(self) -> list[Scale]:
+        assert isinstance(self.first, Scaled), "below a step that mixes are units"
+        scale = self.first.form()
+        return [0.0 if scale is None else scale]
 
     def ways(self, neurons: Tensor) -> list[Way]:
         return [
@@ -192,6 +246,24 @@ class Factored(Map):
     """``T = sum_k diag(a_k) V_k``: a linear step under one key and group of a rule, from the unit of its input."""
 
     factors: Factors
+
+    @property
+    def mixes(self) -> bool:
+        return not self.factors.is_identity
+
+    def field(self, dtype: torch.dtype) -> Field:
+        return field_of(self.factors.map, dtype)
+
+    def rows(self, field: Field, c: Tensor) -> list[tuple[Scale, Tensor]]:
+        asked = self.factors
+        scale = None if asked.rows is None else asked.rows.reshape(-1)[c % asked.rows.numel()][:, None]
+        rows = WeightRows(asked.map.inside, asked.map.outside, field.rows(c).to(asked.below.value), field.sparse)
+        parts = asked.on(rows, scale)
+        assert all(isinstance(part.map, WeightRows) for part in parts), "a rule changes weights one by one"
+        return [(part.a, part.map.weight) for part in parts]  # type: ignore[attr-defined]
+
+    def shares(self) -> list[Scale]:
+        return [part.a for part in self.factors()]
 
     def apply(self, a: Tensor) -> Tensor:
         parts = [part.map.apply(times(a, part.a)) for part in self.factors()]
@@ -231,6 +303,70 @@ def _after(map: LinearMap, fresh: Tensor, a: Scale) -> Tensor:
     if isinstance(a, Tensor) and isinstance(map, Convolution | Dense):
         return fresh.mul_(a)  # nobody else has seen it yet: no need for another tensor
     return times(fresh, a)
+
+
+def is_movement(move: LinearMap | None) -> bool:
+    """Whether every entry of the result is one entry, or a sum at places."""
+    return move is None or isinstance(move, Movement | Scatter)
+
+
+def pieces_field(pieces: Sequence[Local], dtype: torch.dtype) -> Field:
+    """The columns of a sum of pieces: over groups of entries if all that mix have the same, else found one by one."""
+    moves = [piece.move for piece in pieces if piece.move is not None]
+    first = moves[0] if moves else None
+    if isinstance(first, GroupSum):
+        alike = all(isinstance(m, GroupSum) and (m.view, m.dims) == (first.view, first.dims) for m in moves)
+    else:
+        alike = isinstance(first, Reduce) and len(pieces) == 1
+    if first is None or not alike:
+        return field_of(Pieces(pieces[0].inside, pieces[0].outside, tuple(pieces)), dtype)
+    return PiecesField(tuple(pieces), field_of(first, dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces(LinearMap):
+    """A sum of pieces as a linear map, to find its columns one by one."""
+
+    inside: torch.Size
+    outside: torch.Size
+    pieces: tuple[Local, ...]
+
+    def apply(self, x: Tensor) -> Tensor:
+        return _sum([piece.apply(x) for piece in self.pieces])
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return _sum([piece.transpose(y) for piece in self.pieces])
+
+    def reweight(self, change: WeightChange) -> LinearMap:
+        raise AssertionError("a split is exact: no rule changes its entries")
+
+
+@dataclass(frozen=True, eq=False)
+class PiecesField(Field):
+    """The columns of pieces over groups of entries: a window per group, a row per neuron."""
+
+    pieces: tuple[Local, ...]
+    group: Field
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.group.width
+
+    def locate(self, o: Tensor) -> tuple[Tensor, Tensor]:
+        return self.group.locate(o)[0], o
+
+    def taps(self, p: Tensor) -> Tensor:
+        return self.group.taps(p)
+
+    def rows(self, c: Tensor) -> Tensor:
+        taps = self.taps(self.group.locate(c)[0])
+        total = torch.zeros(taps.shape, dtype=torch.float64, device=c.device)
+        for piece in self.pieces:
+            own = at(piece.post, piece.outside, c, torch.float64)[:, None]
+            inner = at(piece.pre, piece.inside, taps.reshape(-1), torch.float64).reshape(taps.shape)
+            weight = self.group.rows(self.group.locate(c)[1]) if piece.move is not None else taps == c[:, None]
+            total += own * inner * weight
+        return total.to(self.pieces[0].dtype)
 
 
 def _sum(parts: list[Tensor]) -> Tensor:
