@@ -187,13 +187,53 @@ class Deciding(nn.Module):
 @pytest.mark.parametrize(
     ("how", "text"),
     [("way", r"do different things(.|\n)*relu here, tanh"), ("order", "other places(.|\n)*/gather"),
-     ("choice", "other places(.|\n)*/where")],
+     ("choice", "a condition chooses other entries(.|\n)*/where")],
 )  # fmt: skip
 def test_runs_that_differ_are_refused_by_the_first_op(how: str, text: str) -> None:
     x = torch.tensor([[1.0, 2.0, 3.0]])
     with pytest.raises(nrm.CaptureError, match=text):
         nrm.measure(Deciding(how), x, against=-x)
     nrm.measure(Deciding(how), x, against=0.5 * x)
+
+
+PIECEWISE = {
+    "a relu by hand": lambda x: torch.where(x > 0, x, 0.0),
+    "a leaky relu": lambda x: torch.where(x > 0, x, 0.1 * x),
+    "an elu": lambda x: x.where(x > 0, x.exp() - 1),
+    "huber": lambda x: torch.where(x.abs() < 1, 0.5 * x**2, x.abs() - 0.5),
+    "masked_fill": lambda x: x.masked_fill(x < 0, 0.0),
+    "a jump": lambda x: torch.where((x > -1) & (x < 2), x.tanh(), 1.0),
+    "a logarithm, guarded": lambda x: torch.where(x > 0.1, x.clamp(min=0.1).log(), 0.0),
+}
+
+
+class Between(nn.Module):
+    def __init__(self, phi: object) -> None:
+        super().__init__()
+        self.first, self.last, self.phi = nn.Linear(4, 6), nn.Linear(6, 2), phi
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.phi(self.first(x)))
+
+
+@pytest.mark.parametrize("name", PIECEWISE)
+def test_a_choice_by_one_tensor_is_a_function_of_it(name: str) -> None:
+    """A condition that differs between the runs: its secant is exact, also if one branch is chosen by nobody here."""
+    torch.manual_seed(0)
+    phi, model = PIECEWISE[name], Between(PIECEWISE[name]).double()
+    x, other = 2 * torch.randn(2, 3, 4).double()
+    for here, there in ((x, other), (x, -x)):
+        R = nrm.measure(model, here, against=there, target=0)
+        z, z2 = (model.first(v).detach() for v in (here, there))
+        truth = (phi(z) - phi(z2)) * model.last.weight[0].detach()
+        torch.testing.assert_close(R.in_units(R["first"]), truth, rtol=1e-9, atol=1e-12)
+        assert R.check().cut_error < 1e-10
+
+
+def test_what_is_chosen_nowhere_in_one_run_is_no_other_way() -> None:
+    x = torch.rand(1, 4) + 0.1
+    R = nrm.measure(Between(PIECEWISE["a relu by hand"]), x, against=-x, target=0)
+    torch.testing.assert_close(R(R.input).sum(1), torch.ones(1))
 
 
 class Words(nn.Module):

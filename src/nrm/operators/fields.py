@@ -88,7 +88,7 @@ def field_of(map: LinearMap, dtype: torch.dtype) -> Field:
     if isinstance(map, Centering):
         return _Centred(map)
     if isinstance(map, GroupSum):
-        return _Together(map)
+        return _GroupTotal(map)
     if isinstance(map, Composed):
         return _MovedMap(map.first, field_of(map.then, dtype))
     if isinstance(map, Function):
@@ -374,7 +374,7 @@ class _Centred(Field):
 
 
 @dataclass(frozen=True, eq=False)
-class _Together(Field):
+class _GroupTotal(Field):
     """Sums of groups, given to every entry of the group: a window per group, one row of ones."""
 
     map: GroupSum

@@ -319,13 +319,13 @@ def pieces_field(pieces: Sequence[Local], dtype: torch.dtype) -> Field:
     else:
         alike = isinstance(first, Reduce) and len(pieces) == 1
     if first is None or not alike:
-        return field_of(Pieces(pieces[0].inside, pieces[0].outside, tuple(pieces)), dtype)
+        return field_of(PieceSum(pieces[0].inside, pieces[0].outside, tuple(pieces)), dtype)
     return PiecesField(tuple(pieces), field_of(first, dtype))
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces(LinearMap):
-    """A sum of pieces as a linear map, to find its columns one by one."""
+class PieceSum(LinearMap):
+    """A sum of pieces that is one linear map, whose columns can be found one by one."""
 
     inside: torch.Size
     outside: torch.Size

@@ -64,6 +64,16 @@ def check_constants(here: Node, there: Node, below: Sequence[tuple[Tensor, Tenso
     )  # fmt: skip
 
 
+def differing_choice(node: Node) -> CaptureError:
+    """The complaint about a choice by a condition that differs, and is no function of one tensor's entries."""
+    return CaptureError(
+        "a condition chooses other entries in the two runs of a contrast", where=f"layer {node.name!r}",
+        got=f"{node.function} whose condition differs, and whose condition and branches are no elementwise functions "
+        "of one tensor", expected="a choice that is the same in both runs: what a condition changes is nobody's share",
+        hint="a reference that is closer to the input; torch.maximum, clamp and relu have splits of their own",
+    )  # fmt: skip
+
+
 def _same(a: Any, b: Any) -> bool:
     """Whether two values are equal, but for functions, which cannot be compared."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):

@@ -15,6 +15,7 @@ from torch import Tensor
 from nrm.capture.checks import MIXED
 from nrm.capture.contrast import norms, ranks, reductions, splits  # noqa: F401
 from nrm.capture.contrast.compare import check_constants, compare
+from nrm.capture.contrast.piecewise import CHOICES, piecewise
 from nrm.capture.contrast.splits import OWN, split
 from nrm.capture.contrast.step import Pair, Step
 from nrm.capture.ops import Combine, Linear, Op, Source, Term, Unknown
@@ -80,6 +81,9 @@ def _difference(step: Step, nodes: list[Node]) -> Node:
         terms = (*op.terms, *(term for _, term in op.gated))
         inputs = (*node.inputs, *(i for i, _ in op.gated))
         return DifferenceNode(node, Combine(terms, joins=True, kind=op.kind), inputs, plain)
+    choice = piecewise(step) if node.function in CHOICES and node.function not in OWN else None
+    if choice is not None:
+        return DifferenceNode(node, choice[0], (choice[1],), plain)
     found = None if isinstance(op, Combine) and not op.held and node.function not in OWN else split(step)
     if found is not None:
         return DifferenceNode(node, found, node.inputs, plain)

@@ -140,7 +140,7 @@ def choice(c: Call, condition: Tensor, first: Any, second: Any, held: bool = Fal
     condition = condition.bool()
     terms, inputs = [], []
     for value, chosen in ((first, condition), (second, ~condition)):
-        if not c.tracked(value) and not bool(chosen.any()) and not (held and c.recorder.whole):
+        if not c.tracked(value) and not bool(chosen.any()) and not c.recorder.whole:
             continue  # a constant that is not chosen anywhere
         tensor = value if c.tracked(value) else wide(c, value, shape)
         if tensor.shape == shape:
