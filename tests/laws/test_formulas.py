@@ -83,6 +83,29 @@ def measure(it: Both, holds: Event, variables: list[Site] | None = None) -> Tens
 @every_kind
 @law_of_each
 @given(data=st.data())
+def test_dividends_are_the_walks_sorted_by_what_they_visit(kind: str, data: st.DataObject) -> None:
+    """Every entry is the sum over the walks that visit just these events; all together are the relevance of all."""
+    it = drawn(data, kind, batch=2)
+    events = [atom(data, it) for _ in range(data.draw(st.integers(1, 3)))]
+    expected = torch.zeros(len(it.walks), *(2,) * len(events), dtype=torch.float64)
+    for sample, found in enumerate(it.walks):
+        for walk, relevance in found:
+            expected[(sample, *(int(event.holds(walk)) for event in events))] += relevance
+    table = it.R.dividends(*(event.formula for event in events))
+    it.close(table, expected)
+    # The game of the docstring: a coalition is worth the walks that avoid every event outside of it.
+    value = table
+    for axis in range(1, table.ndim):
+        value = value.cumsum(axis)
+    for coalition in itertools.product((0, 1), repeat=len(events)):
+        outside = [event.holds for event, inside in zip(events, coalition, strict=True) if not inside]
+        worth = [brute.measure(found, lambda walk, out=outside: not any(h(walk) for h in out)) for found in it.walks]
+        it.close(value[(slice(None), *coalition)], torch.tensor(worth, dtype=torch.float64))
+
+
+@every_kind
+@law_of_each
+@given(data=st.data())
 def test_any_formula(kind: str, data: st.DataObject) -> None:
     it = drawn(data, kind, batch=2)
     one = logic(data, it, data.draw(st.integers(1, 4)))
