@@ -1,13 +1,13 @@
 """The measure, its places and targets; the certificate."""
 
 from nrm.measure.average import Average as Average
-from nrm.measure.check import (
+from nrm.measure.check import Check
+from nrm.measure.checking import (
     PRECISION_RAISE as PRECISION_RAISE,
     PRECISION_WARN as PRECISION_WARN,
     SINK_RAISE as SINK_RAISE,
     SINK_WARN as SINK_WARN,
     VARIATION_WARN as VARIATION_WARN,
-    Check,
 )
 from nrm.measure.classes import (
     LABEL as LABEL,

@@ -12,7 +12,8 @@ from tqdm.auto import tqdm
 
 from nrm.capture import Tape, plain_execution
 from nrm.errors import QuestionError
-from nrm.measure.check import Check, check_measure, check_units
+from nrm.measure.check import Check
+from nrm.measure.checking import check_measure, check_units
 from nrm.measure.classes import named_target
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.origin import Origin

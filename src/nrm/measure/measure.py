@@ -15,7 +15,8 @@ from torch import Tensor
 from nrm.capture import plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.asking import ask, side_of
-from nrm.measure.check import Check, OutputShift, check_measure, compare_outputs
+from nrm.measure.check import Check
+from nrm.measure.checking import OutputShift, check_measure, compare_outputs
 from nrm.measure.difference import Difference
 from nrm.measure.inner import Inner
 from nrm.measure.labels import Names, label_flows, label_walks
