@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import nrm
-from nrm.questions.arrived import Arrived
+from nrm.questions.sweep import Arrived
 from nrm.steps import Arrivals
 
 

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from nrm.capture import plain_execution
-from nrm.errors import PrecisionError, QuestionError, warn
+from nrm.errors import CostWarning, PrecisionError, QuestionError, warn
 from nrm.measure.events import make_track, neurons, read_track
 from nrm.measure.inner import Inner
 from nrm.measure.places import edge_shape
-from nrm.measure.price import warn_of_cost
 from nrm.measure.show import outputs_text
 from nrm.measure.target import excluded
 from nrm.measure.weighing import weights_of
@@ -26,6 +25,7 @@ from nrm.questions import (
     Layer,
     Partition,
     PlainRoute,
+    Plan,
     Question,
     Set,
     Site,
@@ -42,6 +42,11 @@ from nrm.questions import (
     visited_sets,
 )
 from nrm.search import Side
+
+PASSES = 50.0
+"""More forward passes than this are announced,"""
+NOTICED = 2e10
+"""if they are more floating-point operations than this, which take about a second: nobody waits for small networks."""
 
 Route = PlainRoute | TrackedRoute | AttentionRoute
 """A question on one network: it plans itself, and answers by a plan."""
@@ -72,7 +77,7 @@ def answer(inner: Inner, question: Question, absolute: bool = False) -> Tensor:
     known = inner.kept.known  # the check has made the base sweep already: a plan need not pay for it
     route = route_of(inner, question)
     plan = route.plan(memory=inner.memory, base=known, absolute=absolute)
-    warn_of_cost(plan)
+    _warn_of_cost(plan)
     return route.answer(inner.answerer(), plan, absolute)
 
 
@@ -256,3 +261,16 @@ def _output_masks(
     blocks = [b for stop in stops_for(free, inner.resolve) if stop.site == output for b in stop.blocks]
     masks = [(str(stop.sets[0]), stop.set_mask()) for stop in fixed]
     return masks + [(f"given={b.text}", b.masks(list(range(b.count)))) for b in blocks]
+
+
+def _warn_of_cost(plan: Plan) -> None:
+    """Says what a long table will cost, and what to ask instead, before anything of it is computed."""
+    if plan.passes <= PASSES or plan.flops <= NOTICED:
+        return
+    text = (
+        f"this table costs about {plan.passes:.0f} forward passes.\n{plan}\n"
+        "Cheaper: R.flows(..., k=10) searches for the largest entries alone; some blocks (a.channels[:64]) or groups of"
+        " them (a.groups(labels), nrm.cluster) make the table smaller; neighbouring layers take one contraction."
+        " R.plan(...) tells the cost beforehand, R.each(...) answers block by block."
+    )
+    warn(text, CostWarning)

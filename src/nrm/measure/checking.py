@@ -17,17 +17,10 @@ from nrm.capture import Deviation, Select, Source, Tape, find_deviation
 from nrm.measure.check import Check
 from nrm.measure.layers import narrow_mass, sample_sums
 from nrm.measure.target import Target, predict
-from nrm.measure.verdict import (
-    DIFFERENCE,
-    OUTPUT,
-    SHARED_ZERO,
-    blame_output,
-    deviations,
-    output_condition,
-    remedies,
-)
+from nrm.measure.verdict import DIFFERENCE, OUTPUT, SHARED_ZERO, blame_output, deviations
 from nrm.numbers import percent
 from nrm.questions import Base, Frame, Site, base_sweep, sweep
+from nrm.rules import Gamma
 from nrm.steps import Arrivals, Network
 
 SINK_WARN, SINK_RAISE = 1e-3, 0.1
@@ -71,7 +64,7 @@ def check_measure(
     condition = (1.0,) * batch
     errors, cautions = _judge(sums, precision, variation, normalized, condition, rounding)
     if (errors or cautions) and normalized:
-        condition = tuple((output_condition(network, base) * _beside(target).clamp(min=1)).tolist())
+        condition = tuple((_output_condition(network, base) * _beside(target).clamp(min=1)).tolist())
         if units:
             errors, cautions = _judge(
                 sums, precision, variation, normalized, [max(1.0, c) for c in condition], rounding
@@ -93,7 +86,7 @@ def check_measure(
         tuple(sums.mass.tolist()), cuts, {k: tuple(v.tolist()) for k, v in sums.sinks.items()},
         tuple(sums.biases.tolist()), tuple(sums.offsets.tolist()), variation, reached, negative, zero, ties,
         tuple(precision), full, None if moved is None else moved.share, tuple(target.value.tolist()),
-        _notes(network), tuple(errors), tuple(cautions), remedies(network), condition,
+        _notes(network), tuple(errors), tuple(cautions), _remedies(network), condition,
         None if differs is None else (differs.node.name, differs.share), rounding,
         {k: tuple(v.tolist()) for k, v in sums.constants.items()},
     )  # fmt: skip
@@ -347,3 +340,38 @@ def _measure_precision(network: Network, base: Base, batch: int) -> tuple[float,
             total += sample_sums(node, a.abs(), batch)
     total = torch.where(total == 0, torch.ones_like(total), total)
     return tuple((difference / total).tolist())
+
+
+def _remedies(network: Network) -> tuple[str, ...]:
+    """Options that lower cancellation or rounding, and are not in use."""
+    found = []
+    if network.tape.dtype != torch.float64:
+        found.append("dtype=torch.float64")
+    if network.bias == "ignore":
+        found.append("bias='input'")
+    if any(rule.cancels and not isinstance(rule, Gamma) for rule in (network.composite.conv, network.composite.linear)):
+        found.append("rules with positive parts (nrm.Gamma(0.25))")
+    return tuple(found)
+
+
+def _output_condition(network: Network, base: Base) -> Tensor:
+    """How many times larger than each sample's explained output its parts are in absolute values: ``(batch,)``.
+
+    At least 1, which is nothing cancels, and 0 where the output is lost: where no part of it has any relevance. Only
+    the output's own step counts, seen through data movement and elementwise functions.
+    """
+    tape, i = network.tape, network.tape.output
+    total = tape.nodes[i].value.new_zeros(tape.batch)
+    while not network.rules.is_terminal(i):
+        readers = [j for j in tape.nodes[i].inputs if j in base.arrivals]
+        if len(readers) != 1 or not tape.nodes[i].inputs:
+            return total + 1
+        i = readers[0]
+    deliveries, drains = network.pull(i, base.arrivals[i])
+    for to, arrived in deliveries:
+        relevance = network.relevance(arrived)
+        if relevance is not None:
+            total += sample_sums(tape.nodes[to], relevance.abs(), tape.batch)
+    if "bias" in drains:
+        total += narrow_mass(tape.nodes[i], drains["bias"].abs(), tape.batch)
+    return torch.where(total == 0, total, total.clamp(min=1))

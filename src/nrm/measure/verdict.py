@@ -8,15 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-import torch
-from torch import Tensor
-
 from nrm.capture import Deviation
-from nrm.measure.layers import narrow_mass, sample_sums
 from nrm.numbers import percent
-from nrm.questions import Base
-from nrm.rules import Gamma
-from nrm.steps import Network
 
 CONSTANT = 0.99
 """Above this share in biases and offsets, of every sample, the verdict says that little of the mass is elsewhere."""
@@ -110,38 +103,3 @@ def deviations(differs: Deviation, batch: int) -> list[tuple[int, str]]:
         f" than the model had there, by {differs.share:.2g} of the largest."
     )
     return [(i, text) for i in range(batch)]
-
-
-def remedies(network: Network) -> tuple[str, ...]:
-    """Options that lower cancellation or rounding, and are not in use."""
-    found = []
-    if network.tape.dtype != torch.float64:
-        found.append("dtype=torch.float64")
-    if network.bias == "ignore":
-        found.append("bias='input'")
-    if any(rule.cancels and not isinstance(rule, Gamma) for rule in (network.composite.conv, network.composite.linear)):
-        found.append("rules with positive parts (nrm.Gamma(0.25))")
-    return tuple(found)
-
-
-def output_condition(network: Network, base: Base) -> Tensor:
-    """How many times larger than each sample's explained output its parts are in absolute values: ``(batch,)``.
-
-    At least 1, which is nothing cancels, and 0 where the output is lost: where no part of it has any relevance. Only
-    the output's own step counts, seen through data movement and elementwise functions.
-    """
-    tape, i = network.tape, network.tape.output
-    total = tape.nodes[i].value.new_zeros(tape.batch)
-    while not network.rules.is_terminal(i):
-        readers = [j for j in tape.nodes[i].inputs if j in base.arrivals]
-        if len(readers) != 1 or not tape.nodes[i].inputs:
-            return total + 1
-        i = readers[0]
-    deliveries, drains = network.pull(i, base.arrivals[i])
-    for to, arrived in deliveries:
-        relevance = network.relevance(arrived)
-        if relevance is not None:
-            total += sample_sums(tape.nodes[to], relevance.abs(), tape.batch)
-    if "bias" in drains:
-        total += narrow_mass(tape.nodes[i], drains["bias"].abs(), tape.batch)
-    return torch.where(total == 0, total, total.clamp(min=1))

@@ -35,13 +35,13 @@ from nrm.questions.question import (
     Shares as Shares,
     needs_track as needs_track,
     refuse_text as refuse_text,
+    spans_steps as spans_steps,
     visited_sets as visited_sets,
 )
 from nrm.questions.reading import Fixed as Fixed
 from nrm.questions.rise import Pushed as Pushed, products_at as products_at
 from nrm.questions.steps import (
     pair_table as pair_table,
-    spans_steps as spans_steps,
     steps_of as steps_of,
     steps_visited as steps_visited,
 )

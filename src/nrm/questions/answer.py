@@ -13,8 +13,7 @@ from torch import Tensor
 from nrm.memory import fitting, refuse_larger
 from nrm.questions.adjacent import adjacent_table
 from nrm.questions.kept import Messages
-from nrm.questions.live import live_blocks
-from nrm.questions.plan import Meeting, Plan, downward, plan_stops, widest
+from nrm.questions.plan import Meeting, Plan, downward, live_blocks, plan_stops, widest
 from nrm.questions.rise import Pushed, products_at
 from nrm.questions.stops import Stop, axes_of
 from nrm.questions.sweep import Base, Site, arrivals_at, pull_each, pull_to

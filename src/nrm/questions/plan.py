@@ -14,14 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from nrm.errors import RuleError
 from nrm.memory import ALIVE
 from nrm.numbers import size_text
 from nrm.questions.adjacent import mixing_steps
 from nrm.questions.channels import keeps_channels, mixes_channels
-from nrm.questions.live import live_blocks
 from nrm.questions.stops import Stop
-from nrm.questions.sweep import Base, Site, between
-from nrm.steps import Network
+from nrm.questions.sweep import Base, Site, arrivals_at, between, pull_to
+from nrm.steps import Arrivals, Network
 from nrm.tables import Records, cell, html_table
 
 BASE = "base sweep"
@@ -327,3 +330,34 @@ def widest(network: Network, stops: Sequence[Stop]) -> int:
     low, high = min(s.site.node for s in stops), max(s.site.node for s in stops)
     route = between(network, low, high) | {s.site.node for s in stops}
     return max(1, *(nodes[i].value.numel() for i in route))
+
+
+def live_blocks(network: Network, base: Base, stop: Stop, top: Site) -> list[int]:
+    """The blocks at which any density may arrive from ``top``, the highest site where a question chooses walks.
+
+    Densities of both signs may add up to 0, and are not nothing: an event above can tell them apart.
+    """
+    if stop.count == 1:
+        return [0]
+    try:
+        arrivals = arrivals_at(network, base, top) if stop.site == top else _bound(network, base, top, stop.site)
+    except RuleError:  # of a step whose single weights are not known, nothing is known to be left out
+        return list(range(stop.count))
+    if arrivals is None:
+        return []
+    size: Tensor | float = 0.0
+    for node, rho in arrivals.items():
+        reach = network.reach(node)
+        size = size + (rho.abs() if reach is None else rho.abs() * reach).expand(rho.shape[0], *stop.frame.shape)
+    found: list[int] = stop.read(torch.as_tensor(size)).flatten(2).amax((0, 1)).nonzero()[:, 0].tolist()
+    return found
+
+
+def _bound(network: Network, base: Base, top: Site, goal: Site) -> Arrivals | None:
+    """What arrives at a site if nothing cancels on the way from a higher one."""
+    arrivals = arrivals_at(network, base, top)
+    if arrivals is None:
+        return None
+    end = goal.node if goal.consumer is None else goal.consumer
+    absolute = network.absolute(between(network, end, top.node))
+    return pull_to(absolute, top, absolute.magnitudes(arrivals), goal)

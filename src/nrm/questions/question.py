@@ -14,7 +14,6 @@ from nrm.errors import QuestionError
 from nrm.questions.formula import ATOMS, Formula
 from nrm.questions.frame import Frame
 from nrm.questions.reading import Fixed
-from nrm.questions.steps import spans_steps
 from nrm.questions.sweep import Site
 from nrm.questions.values import Layer, Partition, Set, Stack, not_asked
 
@@ -205,6 +204,13 @@ class Question:
 def needs_track(argument: Any) -> bool:
     """Whether an argument is an event that a set of one tensor cannot express."""
     return isinstance(argument, Formula) or (isinstance(argument, Set) and spans_steps(argument))
+
+
+def spans_steps(argument: Any) -> bool:
+    """Whether an argument is about several steps of a layer."""
+    if isinstance(argument, Partition):
+        return argument.kind == "steps"
+    return isinstance(argument, Set) and argument.expression[0] == "steps"
 
 
 def refuse_text(argument: object) -> None:

@@ -21,13 +21,6 @@ from nrm.questions.values import Partition, Set
 from nrm.steps import Arrivals, Network
 
 
-def spans_steps(argument: Any) -> bool:
-    """Whether an argument is about several steps of a layer."""
-    if isinstance(argument, Partition):
-        return argument.kind == "steps"
-    return isinstance(argument, Set) and argument.expression[0] == "steps"
-
-
 def steps_of(partition: Partition, count: int) -> Tensor:
     """The steps of a partition into steps, in the shape of its axes."""
     numbers = torch.arange(count)
