@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import matplotlib as mpl
 
 mpl.use("Agg")
@@ -40,7 +42,7 @@ def test_bars_lead_from_the_start_to_the_sum(count: int, most: int) -> None:
     assert len(found) == min(count, most)
     assert found[0][0] == 5.0
     assert found[-1][1] == pytest.approx(5 + float(amounts.sum()))
-    for (_, end), (begin, _) in zip(found, found[1:], strict=False):
+    for (_, end), (begin, _) in itertools.pairwise(found):
         assert begin == pytest.approx(end)
     sizes = [abs(b - a) for a, b in found[: most - 1]]
     assert sizes == sorted(sizes, reverse=True)
