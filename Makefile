@@ -18,6 +18,7 @@
 #   make generated the table of generated text in the docs (needs the real data)
 #   make additive  joint against additive relevance, for the docs
 #   make molecules molecules with their bonds (needs the real data)
+#   make contrast  contrasts: digits, a table, photos, a sentence, a molecule (some need the real data)
 #   make reproductions  pictures of the experiments that nrm reproduce has run
 #   make screenshots  the screenshots of the docs (needs Chromium)
 #   make browser   Chromium for the tests of reports and the explorer, where apt-get can install it
@@ -42,7 +43,7 @@ PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs package extras peers bench bench-peers figures start walks montage flows \
-	gallery generated additive molecules reproductions screenshots browser smollm2 networks words clean
+	gallery generated additive molecules contrast reproductions screenshots browser smollm2 networks words clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -85,7 +86,7 @@ bench-peers: $(PEERS)/.ready
 words: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/words.py
 
-figures: start walks montage flows gallery generated additive molecules
+figures: start walks montage flows gallery generated additive molecules contrast
 
 start: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/start.py $(ARGS)
@@ -101,6 +102,9 @@ generated: $(VENV)/.ready-dev
 
 molecules: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/molecules.py $(ARGS)
+
+contrast: $(VENV)/.ready-dev
+	$(VENV)/bin/python docs/contrast.py $(ARGS)
 
 montage: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/montage.py $(ARGS)

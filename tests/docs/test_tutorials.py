@@ -20,6 +20,7 @@ NEEDS = {
     "image": [],
     "sequence": ["transformers"],
     "graph": ["torch_geometric"],
+    "contrast": [],
     "formulas": ["lark"],
     "evaluate": [],
     "relmax": ["pyarrow", "duckdb"],

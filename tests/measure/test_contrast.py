@@ -86,6 +86,9 @@ def test_words_make_references_of_the_input() -> None:
     zeros, blur = (nrm.measure(model, image, against=word, target=0) for word in ("zeros", "blur"))
     torch.testing.assert_close(zeros.value, (model(image) - model(0 * image))[:, 0].detach())
     flat = torch.full((1, 3, 16, 16), 0.7).double()
+    for word, R in (("zeros", zeros), ("blur", blur)):
+        seen = nrm.measure(model, image, against=nrm.reference(word, image), target=0)
+        torch.testing.assert_close(seen.value, R.value)
     still = nrm.measure(model, flat, against="blur", target=0)
     assert float(still.value.abs()) < 1e-12
     assert float(blur.value.abs().min()) > 0

@@ -15,6 +15,8 @@ from nrm.errors import QuestionError
 
 WORDS = ("zeros", "blur")
 """References that are made from the input itself."""
+FROM_DATA = ("mean", "shuffle")
+"""References that are made from many samples."""
 BLUR = 10.0
 """An image is blurred by a Gaussian whose deviation is its shorter side over this number."""
 
@@ -27,10 +29,11 @@ def read_reference(inputs: Any, against: Any, batch_dim: int | None) -> Any:
 
 
 def reference(kind: str, data: Any, *, seed: int = 0) -> Any:
-    """A reference made from data, a batch of samples along the first axis: ``"mean"`` or ``"shuffle"``.
+    """A reference made from data, a batch of samples along the first axis.
 
     ``"mean"`` is the mean sample, a batch of one: what a contrast leaves out is what all samples have in common.
     ``"shuffle"`` gives every sample another one of the batch, chosen by ``seed`` (no sample is its own reference).
+    ``"zeros"`` and ``"blur"`` are what ``against=`` makes of these words, one reference for every sample, to look at.
     ``data`` is a tensor, or a tuple or mapping of tensors.
 
     >>> reference("mean", torch.tensor([[1.0, 2.0], [3.0, 6.0]]))
@@ -38,11 +41,14 @@ def reference(kind: str, data: Any, *, seed: int = 0) -> Any:
     >>> reference("shuffle", torch.tensor([[1.0], [2.0], [3.0]])).shape
     torch.Size([3, 1])
     """
-    if kind not in ("mean", "shuffle"):
-        near = difflib.get_close_matches(str(kind), ("mean", "shuffle"), n=1)
+    if kind in WORDS:
+        return _from_word(kind, data)
+    if kind not in FROM_DATA:
+        known = (*FROM_DATA, *WORDS)
+        near = difflib.get_close_matches(str(kind), known, n=1)
         raise QuestionError(
-            f"unknown reference {kind!r}", expected="'mean' or 'shuffle'; 'zeros' and 'blur' are words for against=",
-            hint=f"nrm.reference({near[0]!r}, data)" if near else "nrm.measure(model, x, against='zeros')",
+            f"unknown reference {kind!r}", expected=", ".join(map(repr, known)),
+            hint=f"nrm.reference({near[0]!r}, data)" if near else None,
         )  # fmt: skip
     tensors = tensors_in(data)
     count = len(tensors[0]) if tensors and tensors[0].ndim else 0
@@ -158,7 +164,7 @@ def _fitted_tensor(given: Tensor, other: Any, batch_dim: int | None, where: str)
     )  # fmt: skip
 
 
-ALIGN = "align them, so that every position has its counterpart: as many tokens, and the same padding"
+ALIGN = "align them, so that every position has its counterpart; texts: as many tokens, and the same padding"
 
 
 def _unlike(given: Any, other: Any, where: str) -> QuestionError:

@@ -121,7 +121,7 @@ def _draw(ax: Axes, bars: Bars) -> None:
         side: dict[str, Any] = {"ha": "left", "xytext": (4, 0)} if amount > 0 else {"ha": "right", "xytext": (-4, 0)}
         ax.annotate(
             with_minus(f"{amount:+.{digits}f}"), (left + amount, k), textcoords="offset points", va="center",
-            fontsize=NOTE_POINTS, color=INK, **side,
+            fontsize=NOTE_POINTS, color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6}, **side,
         )  # fmt: skip
 
 
