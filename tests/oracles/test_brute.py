@@ -19,7 +19,8 @@ options = st.fixed_dictionaries(
     {"bias": st.sampled_from(["ignore", "input"]), "zero": st.sampled_from(["sink", "uniform"])}
 )
 
-many = settings().max_examples // 3  # as the laws: about a hundred of all kinds, and a hundred of each where there is time
+# About a hundred examples of all kinds together, and a hundred of each where there is time, as in the laws.
+many = settings().max_examples // 3
 of_each = settings(max_examples=many if many > 50 else 4)
 
 
