@@ -23,9 +23,9 @@ from oracles.twin import RULES, Rules, Twin
 patient = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 law = settings(suppress_health_check=patient)
 # A law that is run for every kind of network, or for several rules, has a share of the examples for each of them: about
-# a hundred in all, and a hundred for each where there is time.
+# eighty in all, and a hundred of each where there is time.
 many = settings().max_examples // 3
-law_of_each = settings(max_examples=many if many > 50 else 4, suppress_health_check=patient)
+law_of_each = settings(max_examples=many if many > 50 else 3, suppress_health_check=patient)
 law_of_some = settings(max_examples=many if many > 50 else 10, suppress_health_check=patient)
 
 everywhere = st.sampled_from(sorted(RULES)).map(Rules)

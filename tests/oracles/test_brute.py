@@ -19,9 +19,9 @@ options = st.fixed_dictionaries(
     {"bias": st.sampled_from(["ignore", "input"]), "zero": st.sampled_from(["sink", "uniform"])}
 )
 
-# About a hundred examples of all kinds together, and a hundred of each where there is time, as in the laws.
+# About eighty examples of all kinds together, and a hundred of each where there is time, as in the laws.
 many = settings().max_examples // 3
-of_each = settings(max_examples=many if many > 50 else 4)
+of_each = settings(max_examples=many if many > 50 else 3)
 
 
 def small_walks(network: Network) -> list[tuple[brute.Walk, float]]:
