@@ -359,3 +359,16 @@ def test_maxima_that_differ_are_split_between_both() -> None:
     R = nrm.measure(model, torch.tensor([[[3.0, 1.0]]]), against=torch.tensor([[[0.0, 2.0]]]))
     torch.testing.assert_close(R.in_units(R.input), torch.tensor([[[1.5, -0.5]]]))  # G = 2, G2 = 2
     assert F.max_pool1d(torch.tensor([[3.0, 1.0]]), 2).item() - 2.0 == float(R.value)
+
+
+def test_what_helps_a_contrast_is_the_exact_split() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).double()
+    others = torch.randn(300, 4).double()
+    x = others[:1]
+    near = (model(x) - model(others[1:])).abs().flatten().argmin() + 1  # differences that cancel almost altogether
+    for rules, helps in (("exact", False), (nrm.Gamma(0.25), True)):
+        verdict = repr(nrm.measure(model, x, against=others[near][None], rules=rules).check(strict=False))
+        assert "both signs cancel" in verdict
+        assert ("rules='exact'" in verdict) == helps
+        assert "nrm.Gamma" not in verdict
