@@ -17,7 +17,6 @@ from typing import Any
 
 import matplotlib
 import torch
-from PIL import Image
 from torch import Tensor
 
 import nrm
@@ -192,10 +191,6 @@ def main() -> None:
             continue
         path = options.out / name
         draw(options.data).savefig(path, dpi=100, pil_kwargs={"optimize": True})
-        if name == "contrast-blur.png":  # photos: a palette of their own colours makes a small file
-            picture = Image.open(path).convert("RGB")
-            palette = picture.quantize(256)
-            picture.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG).save(path, optimize=True)
         print(f"wrote {path}: {path.stat().st_size / 1000:.0f} kB")
 
 
