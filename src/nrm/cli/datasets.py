@@ -9,12 +9,13 @@ from typing import Any
 from nrm.cli.answers import Data, arguments_of, cost, line, open_measure, sweeps, timed
 from nrm.cli.ask import opened, show_cost
 from nrm.cli.asked import RelmaxCommand
-from nrm.cli.inputs import TENSORS, InputSample, as_batch, read_tensors
+from nrm.cli.inputs import InputSample, as_batch, tensor_samples
 from nrm.cli.models import LoadedModel
 from nrm.cli.names import read_class_names
 from nrm.cli.notation import read_question, read_target
 from nrm.cli.output import Terminal
 from nrm.errors import InputError, NrmError, QuestionError, readable
+from nrm.files import TENSORS
 from nrm.jobs import Images, LeadingBlocks, Ranking, on_device, relmax as run_relmax, split_label
 from nrm.measure import LABEL, Classes, dataset_names, match_classes, output_names
 from nrm.numbers import percent
@@ -97,7 +98,7 @@ def read_dataset(loaded: LoadedModel, path: Path) -> Any:
     if not path.is_file() or path.suffix.lower() not in TENSORS:
         expected = f"a folder of images, or a file ({', '.join(TENSORS)}) with samples first"
         raise InputError("not a data set", got=str(path), expected=expected)
-    return [_without_axis(sample.inputs) for sample in read_tensors(path, loaded, batch=True)]
+    return [_without_axis(sample.inputs) for sample in tensor_samples(path, loaded, batch=True)]
 
 
 def read_classes(loaded: LoadedModel, dataset: Any, given: Path | None, labels: Path | None) -> dict[str, int] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,10 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from nrm.cli.imported import describe
@@ -21,17 +17,25 @@ from nrm.cli.models import LoadedModel
 from nrm.errors import InputError, NrmError, readable
 from nrm.explorer import batched
 from nrm.extras import extra
-from nrm.files import SUFFIXES, files_below, read_image
+from nrm.files import (
+    SUFFIXES,
+    TENSORS,
+    TEXTS,
+    files_below,
+    holds_tensors,
+    read_image,
+    read_tensors,
+    read_text,
+    token_names,
+    tokenize,
+)
 from nrm.jobs import on_device
 from nrm.measure import WORDS
 
-TENSORS = (".npy", ".safetensors")
-TEXTS = (".txt",)
 STANDARD = "-"
 """The input that is the standard input."""
-ARRAY = b"\x93NUMPY"
 PICTURES = (b"\x89PNG", b"\xff\xd8\xff", b"BM", b"GIF8", b"II*\0", b"MM\0*")
-"""What files begin with: an array of numpy, and pictures but for WebP and PPM."""
+"""What the files of pictures begin with, but for WebP and PPM."""
 
 
 class InputSample(NamedTuple):
@@ -104,13 +108,8 @@ def _standard(loaded: LoadedModel, content: bytes, batch: bool | None) -> Iterat
     """What comes in by the standard input, known by its first bytes."""
     if not content:
         raise InputError("the standard input is empty", got=STANDARD, expected="an image, tensors, a text, or names")
-    found: Tensor | dict[str, Tensor] | None = None
-    if content.startswith(ARRAY):
-        found = _read_array(io.BytesIO(content), STANDARD)
-    elif content[8:9] == b"{":  # a length of eight bytes, and JSON
-        found = _read_safetensors(content, STANDARD)
-    if found is not None:
-        yield from _tensor_items(_samples_of(found, STANDARD, loaded, batch), STANDARD)
+    if holds_tensors(content):
+        yield from _tensor_items(_samples_of(read_tensors(content, STANDARD), STANDARD, loaded, batch), STANDARD)
     elif content.startswith(PICTURES) or content[8:12] == b"WEBP":
         yield NamedInput(STANDARD, _keep(_picture(loaded, content, STANDARD)))
     else:
@@ -139,9 +138,9 @@ def _file(loaded: LoadedModel, path: Path, batch: bool | None) -> Iterator[Named
     """The items of one file, read now."""
     suffix, name = path.suffix.lower(), readable(path.name)
     if suffix in TENSORS:
-        yield from _tensor_items(read_tensors(path, loaded, batch), name)
+        yield from _tensor_items(tensor_samples(path, loaded, batch), name)
     elif suffix in TEXTS:
-        yield NamedInput(name, _keep(_tokens(loaded, _read_text(path))))
+        yield NamedInput(name, _keep(_tokens(loaded, read_text(path))))
     elif suffix in SUFFIXES:
         yield NamedInput(name, _keep(_picture(loaded, path, name)))
     else:
@@ -203,14 +202,9 @@ def as_batch(sample: Any) -> Any:
 # ---- tensors and texts -----------------------------------------------------------------------------------------
 
 
-def read_tensors(path: Path, loaded: LoadedModel, batch: bool | None) -> list[InputSample]:
+def tensor_samples(path: Path, loaded: LoadedModel, batch: bool | None) -> list[InputSample]:
     """The samples of a file of tensors, one by one."""
-    found: Tensor | dict[str, Tensor]
-    if path.suffix.lower() == ".npy":
-        found = _read_array(path, path.name)
-    else:
-        found = _read_safetensors(path.read_bytes(), path.name)
-    return _samples_of(found, path.name, loaded, batch)
+    return _samples_of(read_tensors(path, path.name), path.name, loaded, batch)
 
 
 def _samples_of(
@@ -242,38 +236,8 @@ def _token_ids(loaded: LoadedModel, ids: Tensor, name: str) -> InputSample:
     if size is not None and not 0 <= int(ids.min()) <= int(ids.max()) < size:
         got, expected = f"{name}: {int(ids.min())} to {int(ids.max())}", f"0 to {size - 1}"
         raise InputError("no such token", got=got, expected=expected)
-    names = loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist()) if loaded.tokenizer is not None else None
-    return InputSample(on_device({"input_ids": ids}, loaded.model), None if names is None else tuple(map(str, names)))
-
-
-def _read_array(source: Path | io.BytesIO, name: str) -> Tensor:
-    try:
-        array = np.load(source, allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            raise ValueError("not a single array")
-        return torch.from_numpy(np.ascontiguousarray(array))
-    except (ValueError, TypeError, OSError, EOFError) as error:
-        got = f"{name}: {str(error)[:120]}"
-        raise InputError(
-            "the array cannot be read", got=got, expected="an array of numbers, as numpy.save writes it"
-        ) from error
-
-
-def _read_safetensors(content: bytes, name: str) -> Tensor | dict[str, Tensor]:
-    try:
-        found = load_tensors(content)
-    except (SafetensorError, OSError) as error:
-        raise InputError("the tensors cannot be read", got=f"{name}: {str(error)[:120]}") from error
-    if not found:
-        raise InputError("the file has no tensors", got=name)
-    return next(iter(found.values())) if len(found) == 1 else found
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError("the text cannot be read", got=f"{path.name}: {type(error).__name__}") from error
+    inputs = {"input_ids": ids}
+    return InputSample(on_device(inputs, loaded.model), token_names(loaded.tokenizer, inputs))
 
 
 def _tokens(loaded: LoadedModel, text: str) -> InputSample:
@@ -284,11 +248,8 @@ def _tokens(loaded: LoadedModel, text: str) -> InputSample:
                 expected="token ids", hint="numpy.save('ids.npy', [1, 9038, 2501]) and ids.npy as the input",
             )  # fmt: skip
         raise InputError("no such file or folder", got=repr(text[:60]))
-    made = loaded.tokenizer(text, return_tensors="pt")
-    if not made["input_ids"].numel():
-        raise InputError("the text is empty", got=repr(text[:60]))
-    names = loaded.tokenizer.convert_ids_to_tokens(made["input_ids"][0].tolist())
-    return InputSample(on_device(dict(made), loaded.model), tuple(names))
+    made = tokenize(loaded.tokenizer, text)
+    return InputSample(on_device(dict(made), loaded.model), token_names(loaded.tokenizer, made))
 
 
 def example_input(loaded: LoadedModel, shape: Sequence[int] | None = None) -> tuple[Any, str]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import QuestionError, readable
-from nrm.files import SUFFIXES, files_below, read_image
+from nrm.files import SUFFIXES, files_below, is_tokenizer, read_image, token_names, tokenize
 from nrm.jobs import split_label
 
 UPLOADED = ("JPEG", "PNG", "WEBP", "BMP")
@@ -84,18 +84,15 @@ class Items:
                 "a text needs a transform", got=repr(text[:60]), where="nrm.explore",
                 expected="transform=, a tokenizer or a function from a text to the model's inputs",
             )  # fmt: skip
-        if hasattr(self._transform, "convert_ids_to_tokens"):
-            return self._transform(text, return_tensors="pt")
+        if is_tokenizer(self._transform):
+            return tokenize(self._transform, text)
         made = self._transform(text)
         return made[None] if isinstance(made, Tensor) and made.ndim == 1 else made
 
     def _named(self, inputs: Any) -> Any:
         if self._names is not None:
             return self._names(inputs)
-        known = getattr(self._transform, "convert_ids_to_tokens", None)
-        if known is not None and isinstance(inputs, Mapping) and "input_ids" in inputs:
-            return known(inputs["input_ids"][0].tolist())
-        return None
+        return token_names(self._transform, inputs)
 
     def upload(self, name: str, content: bytes) -> PageItem:
         """A new image; what cannot be read is refused now. The oldest of many is forgotten."""
@@ -153,7 +150,7 @@ def _read(data: Any) -> list[ItemSource]:
 
 def _kind(data: Any, transform: Any) -> str:
     """What can be added on the page: images, texts, or nothing."""
-    if hasattr(transform, "convert_ids_to_tokens"):
+    if is_tokenizer(transform):
         return "text"
     if data is None or isinstance(data, str | os.PathLike):
         return "image"
