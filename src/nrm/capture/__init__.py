@@ -32,6 +32,11 @@ from nrm.capture.ops import (
 )
 from nrm.capture.register import register
 from nrm.capture.replay import Deviation, Segment, find_deviation, reads, replay
+from nrm.capture.stream import (
+    ResidualStream as ResidualStream,
+    StreamBranch as StreamBranch,
+    find_stream as find_stream,
+)
 from nrm.capture.tape import Node, Tape, unknown_layer
 from nrm.capture.unbatched import capture_batch
 

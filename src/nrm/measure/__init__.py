@@ -20,6 +20,7 @@ from nrm.measure.classes import (
     output_names as output_names,
 )
 from nrm.measure.difference import Difference
+from nrm.measure.direct import DirectEdges as DirectEdges
 from nrm.measure.labels import Names as Names, name_of as name_of, shared_names as shared_names
 from nrm.measure.layers import Cut, LayerRow, LayerTable
 from nrm.measure.making import measure

@@ -13,6 +13,7 @@ from nrm.capture import plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.asking import conditioned, side_of
 from nrm.measure.check import Check
+from nrm.measure.direct import DirectEdges, Ends, averaged_edges
 from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, averaged
 from nrm.measure.show import FactRows, as_html, as_text, options_text, outputs_text
@@ -80,6 +81,10 @@ class Average:
         if not question.given:
             return table
         return conditioned(table, one._sum(lambda R: R.ask(question.condition)))
+
+    def direct(self, writers: Ends = None, readers: Ends = None, *, positions: bool = False) -> DirectEdges:
+        """The direct edges of the residual stream, averaged in units of the output."""
+        return averaged_edges([R.direct(writers, readers, positions=positions) for R in self.contrasts])
 
     def in_units(self, *question: Argument) -> Tensor:
         """The mean of the answers in units of the output; that of everything is the mean difference."""

@@ -18,6 +18,7 @@ from nrm.measure.asking import ask, side_of
 from nrm.measure.check import Check
 from nrm.measure.checking import OutputShift, check_measure, compare_outputs
 from nrm.measure.difference import Difference
+from nrm.measure.direct import DirectEdges, Ends, direct_edges
 from nrm.measure.inner import Inner
 from nrm.measure.labels import Names, label_flows, label_walks
 from nrm.measure.layers import Cut, LayerTable, layer_table
@@ -277,6 +278,35 @@ class Measure:
         (torch.Size([1, 8]), torch.Size([1, 4]))
         """
         return ask(self.inner, read_additive(self.inner, parts, at, layers))
+
+    def direct(self, writers: Ends = None, readers: Ends = None, *, positions: bool = False) -> DirectEdges:
+        """The direct edges of the residual stream: every writer with every reader, ``(batch, writers, readers)``.
+
+        Writers are what the stream begins with, attention heads, other branches and biases; readers are the queries,
+        keys and values of heads, other branches, and the output. An edge has the walks between them that take skips
+        only; ``R(head, head)`` has the indirect ones as well. Stream, writers and readers are found by structure, in
+        transformers and in residual convolutional networks alike. ``writers`` and ``readers`` choose by name,
+        ``positions`` keeps the position of the stream at which an edge lies. After the base sweep, all edges are one
+        product for each reader.
+
+        >>> import nrm, torch
+        >>> from torch import nn
+        >>> class Block(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        ...     def forward(self, x):
+        ...         return x + self.down(self.up(x).relu())
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(Block(), Block(), nn.Linear(4, 1))
+        >>> R = nrm.measure(model, torch.rand(1, 4), against=torch.zeros(1, 4))
+        >>> edges = R.direct()
+        >>> [str(w) for w in edges.writers], [str(r) for r in edges.readers]
+        (['input', '0.down', '1.down'], ['0.down', '1.down', 'output'])
+        >>> round(float(edges.relevance[0, :, 2].sum()), 4)  # everything that reaches the output comes by one edge
+        1.0
+        """
+        return direct_edges(self.inner, writers, readers, positions)
 
     def in_units(self, *question: Argument) -> Tensor:
         """``R(*question)`` in units of the output: every share times the explained output of its sample.

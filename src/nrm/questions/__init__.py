@@ -8,6 +8,12 @@ from nrm.questions.answer import (
     ordered as ordered,
 )
 from nrm.questions.attention import AttentionRoute as AttentionRoute, attention_frame as attention_frame
+from nrm.questions.direct import (
+    DirectRoute as DirectRoute,
+    StreamEnd as StreamEnd,
+    find_readers as find_readers,
+    find_writers as find_writers,
+)
 from nrm.questions.formula import ATOMS as ATOMS, Formula, visits
 from nrm.questions.frame import Blocks as Blocks, Frame as Frame
 from nrm.questions.graph import interaction_graph as interaction_graph

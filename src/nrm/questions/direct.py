@@ -1,0 +1,260 @@
+"""Direct edges of a residual stream: walks from what a writer adds to what a reader takes, by skips alone.
+
+The density that a reader sends to the stream is carried down crossing by crossing, on the route of the skip, and no
+other way. At every crossing it meets the amounts that writers put there: the relevance of the edge is the sum of their
+products. Where sums are proportional the density arrives as it left, and all edges are one product for each reader.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nrm.capture import ResidualStream, StreamBranch
+from nrm.questions.rise import Pushed
+from nrm.questions.stops import frame_at
+from nrm.questions.sweep import Base, Site, arrivals_at, drain_name, pull_to, sweep
+from nrm.steps import Arrivals, Network
+
+EMBEDDING, HEAD, BRANCH, CONSTANT = "embedding", "head", "branch", "constant"
+QUERY, KEY, VALUE, LOGITS = "q", "k", "v", "logits"
+
+
+@dataclass(frozen=True)
+class StreamEnd:
+    """A writer or reader of a residual stream: where it is, what kind it is, and which head of how many.
+
+    ``crossing`` is the crossing of the stream that it writes to or reads from, counted from the bottom.
+    """
+
+    name: str
+    kind: str
+    crossing: int
+    site: Site
+    head: int | None = None
+    heads: tuple[int, int] | None = None
+    """The axis of heads of its tensor, and their number."""
+
+    def __str__(self) -> str:
+        word = f".{self.kind}" if self.kind in (QUERY, KEY, VALUE) else ""
+        return f"{self.name}{word}" if self.head is None else f"{self.name}{word}.head({self.head})"
+
+
+# ---- who writes, who reads -------------------------------------------------------------------------------------------
+
+
+def find_writers(network: Network, stream: ResidualStream, base: Base) -> list[StreamEnd]:
+    """What adds to a stream, from the bottom up: what it begins with, attention heads, other branches, biases."""
+    crossings = stream.crossings
+    found = [StreamEnd(_name(network, crossings[0]), EMBEDDING, 0, Site(crossings[0]))]
+    for k, segment in enumerate(stream.segments):
+        for branch in segment.branches:
+            found += _by_head(network, branch, k + 1)
+        found += [StreamEnd(_name(network, i), CONSTANT, k + 1, Site(i)) for i in segment.sources]
+        for i, port in sorted(base.drains):
+            if i in segment.route and i != segment.low:
+                label = drain_name(network.tape.nodes[i], port)
+                found.append(StreamEnd(label, CONSTANT, k + 1, Site(i, port=port)))
+    return found
+
+
+def find_readers(network: Network, stream: ResidualStream, base: Base) -> list[StreamEnd]:
+    """What takes from a stream and receives relevance: queries, keys, values of heads, other branches, the output."""
+    found: list[StreamEnd] = []
+    for k, segment in enumerate(stream.segments):
+        for branch in segment.branches:
+            name = _branch_name(network, branch)
+            for word, read in branch.reads.items():
+                node = network.tape.nodes[read.tensor]
+                axis = len(node.shape) - 3
+                site = Site(read.tensor, read.reader)
+                if axis >= 0 and read.reader in base.arrivals:
+                    count = node.shape[axis]
+                    found += [StreamEnd(name, word, k, site, h, (axis, count)) for h in range(count)]
+            if not branch.reads and branch.term in base.arrivals:
+                found.append(StreamEnd(name, BRANCH, k, Site(branch.term)))
+    top = stream.crossings[-1]
+    return [*found, StreamEnd("output", LOGITS, len(stream.segments), Site(top))]
+
+
+def _by_head(network: Network, branch: StreamBranch, crossing: int) -> list[StreamEnd]:
+    name = _branch_name(network, branch)
+    if branch.heads is None:
+        return [StreamEnd(name, BRANCH, crossing, Site(branch.term))]
+    heads = network.tape.nodes[branch.heads].heads
+    assert heads is not None
+    return [StreamEnd(name, HEAD, crossing, Site(branch.heads), h, heads) for h in range(heads[1])]
+
+
+def _name(network: Network, i: int) -> str:
+    """The shortest name of a tensor: a module that ends with it rather than its last layer."""
+    names = [name for name, calls in network.tape.names.items() if calls == [i] and not name.startswith("input")]
+    return min(names, key=len, default=network.tape.nodes[i].name)
+
+
+def _branch_name(network: Network, branch: StreamBranch) -> str:
+    """The name of a branch: of attention, the module that has both its heads and their projection."""
+    if branch.heads is None:
+        return _name(network, branch.term)
+    paths = [network.tape.nodes[i].name.split("/")[0].split(".") for i in (branch.heads, branch.term)]
+    common = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*paths, strict=False))
+    shared = ".".join(part for part, _ in common)
+    return shared if shared in network.tape.names else _name(network, branch.term)
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+class DirectRoute:
+    """The relevance of every direct edge between some writers and some readers of a stream."""
+
+    def __init__(self, network: Network, base: Base, stream: ResidualStream) -> None:
+        self.network, self.base, self.stream = network, base, stream
+
+    def table(self, writers: Sequence[StreamEnd], readers: Sequence[StreamEnd], positions: bool = False) -> Tensor:
+        """``(batch, writers, readers)``; with ``positions`` a last axis of the stream's positions, flattened."""
+        like = self.network.tape.nodes[self.stream.crossings[0]].value
+        frame = frame_at(self.network, Site(self.stream.crossings[writers[0].crossing]))
+        channels = 1 if frame.layer_channel is None else frame.layer_shape[frame.layer_channel]
+        axes = [math.prod(frame.layer_shape) // channels] if positions else []
+        total = like.new_zeros(self.network.tape.batch, len(writers), len(readers), *axes)
+        amounts = [(rows, self._amounts([writers[w] for w in rows])) for rows in _rows(writers)]
+        for columns in _at_one_crossing(readers):
+            crossing, here = readers[columns[0]].crossing, self._sent_by([readers[r] for r in columns])
+            for at, arrivals in self._down(crossing, here):
+                for rows, amount in amounts:
+                    if writers[rows[0]].crossing == at:
+                        part = self._product(at, arrivals, amount, positions)
+                        if part is not None:
+                            total[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = part
+        return total
+
+    def _amounts(self, ends: Sequence[StreamEnd]) -> dict[int, Tensor]:
+        """What writers at one site put into the stream, on the stack: amounts at the crossing that they write to."""
+        first, crossing = ends[0], self.stream.crossings[ends[0].crossing]
+        pushed = Pushed(self.network, first.site, self._masks(ends), None).rise_to([crossing])
+        return pushed.amounts_at(Site(crossing))
+
+    def _down(self, crossing: int, here: Arrivals | None) -> Iterator[tuple[int, Arrivals]]:
+        """What readers of one crossing send to it, and from there to every crossing below."""
+        while here:
+            yield crossing, here
+            if crossing == 0:
+                return
+            crossing -= 1
+            here = self._descend(crossing, here)
+
+    def _sent_by(self, ends: Sequence[StreamEnd]) -> Arrivals | None:
+        """What readers of one crossing send to it, on the stack: they go down together."""
+        parts = [dict(sent.items()) if (sent := self._sent(some)) else {} for some in _together(ends)]
+        nodes = dict.fromkeys(node for part in parts for node in part)
+        sizes = [len(some) for some in _together(ends)]
+        stacks = {}
+        for node in nodes:
+            like = next(part[node] for part in parts if node in part)
+            blank = [like.new_zeros(n, *like.shape[1:]) for n in sizes]
+            stacks[node] = torch.cat([part.get(node, zero) for part, zero in zip(parts, blank, strict=True)])
+        return Arrivals(stacks) if stacks else None
+
+    def _sent(self, ends: Sequence[StreamEnd]) -> Arrivals | None:
+        """What readers at one site send to the crossing that they read from."""
+        first = ends[0]
+        low = Site(self.stream.crossings[first.crossing])
+        if first.kind == LOGITS:
+            return arrivals_at(self.network, self.base, low)
+        if first.head is None:
+            branch = self._branch(first)
+            if branch.alone:  # what it reads is read for it alone, and known from the base sweep
+                return self._along(low.node, branch.region)
+        arrivals = arrivals_at(self.network, self.base, first.site)
+        if arrivals is None:
+            return None
+        if first.head is not None:
+            arrivals = arrivals.masked(self._masks(ends))
+        return pull_to(self.network, first.site, arrivals, low)
+
+    def _branch(self, end: StreamEnd) -> StreamBranch:
+        branches = self.stream.segments[end.crossing].branches
+        return next(b for b in branches if b.term == end.site.node)
+
+    def _along(self, low: int, region: frozenset[int]) -> Arrivals | None:
+        """What arrives at a crossing by all edges into a region."""
+        total = Arrivals()
+        for consumer in self.network.tape.consumers[low]:
+            if consumer in region and consumer in self.base.arrivals:
+                part = arrivals_at(self.network, self.base, Site(low, consumer))
+                if part:
+                    total.add(part)
+        return total or None
+
+    def _descend(self, crossing: int, here: Arrivals) -> Arrivals | None:
+        """What gets from the upper to the lower end of a segment by its skip."""
+        segment, found = self.stream.segments[crossing], Arrivals()
+
+        def turn(site: Site, arrivals: Arrivals) -> Arrivals | None:
+            if site == Site(segment.low):
+                found.add(arrivals)
+                return None
+            return arrivals
+
+        sweep(self.network, {segment.high: here}, turn, set(segment.route))
+        return found or None
+
+    def _masks(self, ends: Sequence[StreamEnd]) -> Tensor:
+        """The masks of ends at one site, ``(ends, *shape)``: those of their heads, or all of it."""
+        first = ends[0]
+        frame = frame_at(self.network, first.site)
+        if first.head is None:
+            return torch.ones(1, *frame.shape, dtype=torch.bool, device=frame.device)
+        assert first.heads is not None
+        axis, count = first.heads
+        size = frame.shape[axis]
+        labels = torch.arange(size, device=frame.device) // (size // count)
+        chosen = torch.tensor([end.head for end in ends], device=frame.device)
+        mask = labels[None] == chosen[:, None]
+        return mask.view(len(ends), *(size if a == axis else 1 for a in range(len(frame.shape))))
+
+    def _product(self, crossing: int, here: Arrivals, amounts: dict[int, Tensor], positions: bool) -> Tensor | None:
+        """``(batch, writers, readers, positions)`` at one crossing, or summed over positions."""
+        frame = frame_at(self.network, Site(self.stream.crossings[crossing]))
+        total: Tensor | None = None
+        for node, rho in here.items():
+            if node not in amounts:
+                continue
+            full = [t.expand(t.shape[0], *frame.shape) for t in (amounts[node], rho)]
+            a, r = (frame.to_samples(t) for t in full)
+            if positions and frame.layer_channel is not None:
+                a, r = (t.movedim(frame.layer_channel + 2, -1).flatten(2, -2) for t in (a, r))
+                part = torch.einsum("wbpc,rbpc->bwrp", a, r)
+            else:
+                part = a.flatten(2).transpose(0, 1) @ r.flatten(2).permute(1, 2, 0)
+            total = part if total is None else total + part
+        return total
+
+
+def _rows(ends: Sequence[StreamEnd]) -> list[list[int]]:
+    """The places of neighbouring ends that lie at one site and travel on one stack."""
+    groups: list[list[int]] = []
+    for n, end in enumerate(ends):
+        first = ends[groups[-1][0]] if groups else None
+        if first is not None and end.heads and (first.site, first.kind) == (end.site, end.kind):
+            groups[-1].append(n)
+        else:
+            groups.append([n])
+    return groups
+
+
+def _together(ends: Sequence[StreamEnd]) -> list[list[StreamEnd]]:
+    """Neighbouring ends that lie at one site."""
+    return [[ends[n] for n in rows] for rows in _rows(ends)]
+
+
+def _at_one_crossing(ends: Sequence[StreamEnd]) -> list[list[int]]:
+    """The places of neighbouring ends at one crossing."""
+    groups = itertools.groupby(range(len(ends)), key=lambda n: ends[n].crossing)
+    return [list(group) for _, group in groups]
