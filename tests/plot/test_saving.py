@@ -47,6 +47,7 @@ PICTURES: dict[str, Callable[[nrm.Measure], Any]] = {
     "strips": lambda R: plot.strips(R, torch.rand(1, 8, 8), R["1"].channels, R["3"].channels, k=2),
     "table": lambda R: plot.table(R(R["1"].channels, R["3"].channels)[0], rows=["a", "b", "c"]),
     "text": lambda R: plot.text([0.3, 0.7], ["▁two", "▁words"]),
+    "waterfall": lambda R: plot.waterfall([0.3, -0.1, 0.8], ["a", "b", "c"]),
 }
 
 
