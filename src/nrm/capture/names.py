@@ -40,6 +40,10 @@ NONNEGATIVE = {"relu", "relu6", "sigmoid", "hardsigmoid", "softmax", "softplus",
 REVERSED = {"radd": "add", "rmul": "mul", "iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div",
             "idiv": "div", "truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul",
             "subtract": "sub", "ipow": "pow"}  # fmt: skip
+SPECIAL = {f"special_{name}": name for name in ("expit", "exp2", "expm1", "log1p", "logit", "erf", "erfc", "sinc",
+                                                "softmax", "log_softmax", "logsumexp")}  # fmt: skip
+"""What ``torch.special`` calls functions that torch has under another name."""
+
 NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "x1": "input", "x2": "other"}
 """Names that torch accepts for its own arguments."""
 
@@ -81,8 +85,12 @@ def function_name(func: Callable[..., Any]) -> str:
         return f"{name[2:-2]}:{getattr(getattr(func, '__self__', None), '__name__', '')}"
     if name in READS or name in HANDS_OUT:
         return name
-    name = name.strip("_")
-    return REVERSED.get(name, name)
+    return one_name(name.strip("_"))
+
+
+def one_name(name: str) -> str:
+    """The name that all calls of one meaning share."""
+    return REVERSED.get(name) or SPECIAL.get(name, name)
 
 
 def _name_in_library(func: Any) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nrm.capture.call import Call, of_first
 from nrm.capture.contrast import OWN
-from nrm.capture.names import function_name
+from nrm.capture.names import function_name, one_name
 from nrm.capture.ops import Exact, Linear, Pointwise
 from nrm.capture.replay import deviates
 from nrm.capture.vocabulary import VOCABULARY, Steps
@@ -78,6 +78,7 @@ def register(
             expected="the name of a torch function, 'library::op' for one of torch.ops, or the function itself",
         )
     _refuse_unseen(function)
+    name = one_name(name)
     VOCABULARY[name] = _checked(reading)
     OWN.pop(name, None)
     if contrast is not None:
