@@ -15,6 +15,7 @@ from nrm.errors import JobError, NrmError, QuestionError, ResultFileError
 from nrm.evaluate import contribution
 from nrm.files import claim
 from nrm.reproduce import reproduce
+from nrm.reproduce.contrast import of_images
 from nrm.reproduce.data import MissingDataError, imagenet_files, labelled_files, mixed, mnist, sequences
 from nrm.reproduce.networks import VGG
 from nrm.reproduce.store import ExperimentFolder, Unit
@@ -116,6 +117,35 @@ def test_the_other_experiments_in_small(name: str, tmp_path: Path) -> None:
         assert alike["additive"] > alike["joint"]
     else:
         assert {r["method"] for r in rows} >= {"nrm", "occlusion", "activation", "random"}
+
+
+def test_contrasts_beside_the_plain_measure(tmp_path: Path) -> None:
+    rows = results(reproduce("contrast", out=tmp_path, samples=2, third=1, embedded=True))["rows"]
+    assert {r["removal"] for r in rows} == {"to 0", *(f"to the values of {name}" for name in ("zeros", "mean", "blur"))}
+    found = {(r["model"], r["removal"], r["method"], r.get("against")): r["pearson_mean"] for r in rows}
+    plain, zeros = (found["MLP, no biases, order 2", "to 0", *one] for one in (("nrm", None), ("contrast", "zeros")))
+    assert plain == pytest.approx(zeros, abs=1e-6)  # without biases all values there are 0: it is LRP-0
+    for name in ("zeros", "mean", "blur"):
+        for model in ("MLP, no biases, order 2", "MLP, biases, order 2"):
+            assert found[model, f"to the values of {name}", "contrast", name] > 0.8
+    assert {r["samples"] for r in rows if r["order"] == 3} == {1}
+
+
+def test_references_of_an_upper_part_are_images() -> None:
+    torch.manual_seed(0)
+    images, mean = torch.randn(1, 3, 32, 32), torch.full((1, 3, 32, 32), 0.3)
+    layers = ("features.26", "features.28")
+    whole = ImageSubject("VGG16", VGG(8, 4).eval(), 1, lambda i: (images[i], 2), layers, layers, torch.abs)
+    tables = []
+    for subject in (whole, upper_part(whole)):
+        network = of_images(subject, mean, 1, lambda R: (R[layers[0]].channels[:3], R[layers[1]].channels[:4]))
+        samples = network.samples(range(1))
+        for there in samples.references.values():
+            R = network.measured(samples, against=there)
+            tables.append(R.in_units(*network.asked(R)))
+    for one, other in zip(tables[:3], tables[3:], strict=True):
+        assert bool(one.any())
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

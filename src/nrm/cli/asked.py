@@ -26,7 +26,7 @@ from nrm.extras import extra
 with extra("cli", "the command line"):
     import typer
 
-EXPERIMENTS = "mlp, vgg-channels, vgg-clusters, additive, rnn, gnn, rules"
+EXPERIMENTS = "mlp, vgg-channels, vgg-clusters, additive, rnn, gnn, rules, contrast"
 EFFORT = 300.0
 
 

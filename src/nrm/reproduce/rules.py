@@ -11,19 +11,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from nrm.errors import MassError, PrecisionError
 from nrm.evaluate import compare, scores
 from nrm.measure import Measure, measure
-from nrm.reproduce.data import folder_of
 from nrm.reproduce.experiment import Experiment, Outcome, Setting, UnitPlan
 from nrm.reproduce.mlp import trained
-from nrm.reproduce.networks import ResNet, load
 from nrm.reproduce.store import Tensors, Unit
 from nrm.reproduce.tables import TableRow, as_tensors, joined, rows_of
-from nrm.reproduce.vgg import ImageSubject, LayerPair, clusters, subject, upper_part
+from nrm.reproduce.vgg import ImageSubject, LayerPair, cifar, clusters, subject, upper_part
 from nrm.rules import AlphaBeta, Composite, Gamma, Gradient, IntegratedGradients, Rule, ZPlus, composite
 
 SAMPLES = 10
@@ -100,31 +97,13 @@ def _networks(setting: Setting) -> dict[str, JudgedNetwork]:
         ),
     }
     if not setting.embedded:
-        found["ResNet18-CIFAR10"] = _channels(("layer4.0", "layer4.1"), stride, _resnet(setting))
+        small = cifar(setting)
+        found[small.name] = _channels(small.channels, stride, partial(_measured, small))
     return found
 
 
 def _measured(found: ImageSubject, i: int, candidate: Candidate) -> Measure:
     return found.measured(i, candidate.rules, bias=candidate.bias, zero="sink")
-
-
-def _resnet(setting: Setting) -> Callable[[int, Candidate], Measure]:
-    home = folder_of(setting.data, "resnet18-cifar10", "CIFAR ResNet18")
-    model = load(ResNet(), home / "resnet18_cifar10_fp16.safetensors")
-    with np.load(home / "cifar10_test_1000.npz") as kept:
-        arrays = [torch.from_numpy(kept[key]) for key in kept.files]
-    images = next(a for a in arrays if a.ndim == 4)
-    classes = next(a for a in arrays if a.ndim == 1)
-    images = images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images
-    images = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-
-    def ask(i: int, candidate: Candidate) -> Measure:
-        return measure(
-            model, images[i : i + 1], target=int(classes[i]), rules=candidate.rules, bias=candidate.bias,
-            progress=False,
-        )  # fmt: skip
-
-    return ask
 
 
 def _judge(network: JudgedNetwork, i: int) -> Tensors:

@@ -18,6 +18,7 @@ from nrm.plot import save_and_close
 from nrm.reproduce.additive import ADDITIVE
 from nrm.reproduce.channels import CHANNELS
 from nrm.reproduce.clusters import CLUSTERS
+from nrm.reproduce.contrast import CONTRAST
 from nrm.reproduce.experiment import Experiment, Setting, Tracking
 from nrm.reproduce.gnn import GNN
 from nrm.reproduce.mlp import MLP
@@ -26,7 +27,7 @@ from nrm.reproduce.rules import RULES
 from nrm.reproduce.store import ExperimentFolder, Unit
 from nrm.reproduce.tables import as_json, as_markdown
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, RULES)}
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, RULES, CONTRAST)}
 
 
 def reproduce(

@@ -57,8 +57,9 @@ def rows_of(table: Tensors, other: str = "rules", **facts: Any) -> list[TableRow
         row["undefined"] = len(values) - len(defined)
         row["negative_outputs"] = int((table["value"] <= 0).sum())
         row["combinations"] = int(table["combinations"])
-        sc = table[f"{key}/sc"].double()
-        row["sc"] = {"k": table["k"].tolist(), "mean": sc.mean(0).tolist(), "samples": len(sc)}
+        if f"{key}/sc" in table:
+            sc = table[f"{key}/sc"].double()
+            row["sc"] = {"k": table["k"].tolist(), "mean": sc.mean(0).tolist(), "samples": len(sc)}
         if f"{key}/area" in table:
             row["sc_area"] = float(table[f"{key}/area"].mean())
         rows.append(row)

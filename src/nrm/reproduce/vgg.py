@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +18,7 @@ from nrm.questions import Partition
 from nrm.reproduce.data import Split, digits, folder_of, imagenet_files, labelled_files, mixed, photo, shown
 from nrm.reproduce.drawing import correlation_figure, curves_figure
 from nrm.reproduce.experiment import Outcome, Setting, UnitPlan
-from nrm.reproduce.networks import VGG, load, shuffled, small_cnn, torchvision_vgg, train
+from nrm.reproduce.networks import VGG, ResNet, load, shuffled, small_cnn, torchvision_vgg, train
 from nrm.reproduce.store import Tensors, Unit
 from nrm.reproduce.tables import TableRow, as_tensors, rows_of
 from nrm.rules import Gamma, composite
@@ -35,7 +36,10 @@ LayerPair = tuple[Partition, Partition]
 
 @dataclass(frozen=True, eq=False)
 class ImageSubject:
-    """A network with images: which layers are asked about, how an input looks, and how many clusters the last has."""
+    """A network with images: which layers are asked about, how an input looks, and how many clusters the last has.
+
+    ``reads`` is what the network reads of a batch of images, if that is not the images themselves.
+    """
 
     name: str
     model: nn.Module
@@ -45,11 +49,13 @@ class ImageSubject:
     blocks: tuple[str, str]
     picture: Callable[[Tensor], Tensor]
     coarse: int = 8
+    reads: Callable[[Tensor], Tensor] = torch.clone
 
     def measured(self, index: int, rules: Any, *, bias: str = "auto", zero: str = "uniform") -> Measure:
         """A sample explained for its true class."""
         x, target = self.sample(index)
-        return measure(self.model, x[None], target=target, rules=rules, bias=bias, zero=zero, progress=False)
+        inputs = self.reads(x[None])
+        return measure(self.model, inputs, target=target, rules=rules, bias=bias, zero=zero, progress=False)
 
 
 def subject(setting: Setting) -> ImageSubject:
@@ -81,12 +87,27 @@ def upper_part(found: ImageSubject) -> ImageSubject:
     upper = nn.Sequential(*(nn.Identity() if k < LOWER else layers[k] for k in range(len(layers))))
     model.register_module("features", upper)
 
-    def sample(i: int) -> tuple[Tensor, int]:
-        x, target = found.sample(i)
+    def reads(images: Tensor) -> Tensor:
         with torch.no_grad():
-            return lower(x[None])[0], target
+            values: Tensor = lower(images)
+            return values
 
-    return replace(found, model=model, sample=sample)
+    return replace(found, model=model, reads=reads)
+
+
+def cifar(setting: Setting) -> ImageSubject:
+    """ResNet18 on the test images of CIFAR-10."""
+    home = folder_of(setting.data, "resnet18-cifar10", "CIFAR ResNet18")
+    model = load(ResNet(), home / "resnet18_cifar10_fp16.safetensors")
+    with np.load(home / "cifar10_test_1000.npz") as kept:
+        arrays = [torch.from_numpy(kept[key]) for key in kept.files]
+    images = next(a for a in arrays if a.ndim == 4)
+    classes = next(a for a in arrays if a.ndim == 1)
+    images = images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images
+    images = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    layers = ("layer4.0", "layer4.1"), ("layer1", "layer4")
+    sample: Callable[[int], tuple[Tensor, int]] = lambda i: (images[i], int(classes[i]))  # noqa: E731
+    return ImageSubject("ResNet18-CIFAR10", model, len(images), sample, *layers, lambda x: x)
 
 
 def _small(setting: Setting) -> ImageSubject:
