@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -40,20 +42,44 @@ class Recurrent(nn.Module):
         return found
 
 
+class Rotary(nn.Module):
+    """Two heads of causal attention, whose queries and keys are turned by their positions, and a norm before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.RMSNorm(4), nn.Linear(4, 24), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        angle = torch.arange(x.shape[1])[:, None] * torch.tensor([1.0, 0.1]).repeat(2)
+        q, k = (turned(part, angle) for part in (q, k))
+        found = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        last: Tensor = self.out(found.transpose(1, 2).flatten(2))[:, -1]
+        return last
+
+
+def turned(x: Tensor, angle: Tensor) -> Tensor:
+    """The two halves of every position, turned as pairs."""
+    one, two = x.chunk(2, -1)
+    return x * angle.cos() + torch.cat([-two, one], -1) * angle.sin()
+
+
 NETWORKS: dict[str, Any] = {
     "layer norm": lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3)),
     "gelu": lambda: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3)),
     "softmax": lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3), nn.Softmax(1)),
     "attention": Attention,
+    "rotary": Rotary,
     "lstm": Recurrent,
 }
+SEQUENCES = ("attention", "rotary", "lstm")
 
 
 def made(name: str) -> tuple[nn.Module, Tensor, Tensor]:
     """A network in float32, three inputs, and five others."""
     torch.manual_seed(0)
     model = NETWORKS[name]().eval()
-    shape = (5, 4) if name in ("attention", "lstm") else (4,)
+    shape = (5, 4) if name in SEQUENCES else (4,)
     return model, torch.randn(3, *shape), torch.randn(5, *shape)
 
 
@@ -95,6 +121,76 @@ def test_products_of_two_have_shapley_values() -> None:
     (u, v, w), (u2, v2, w2) = x[0], other[0]
     values = torch.stack([(u - u2) * (v + v2) / 2, (v - v2) * (u + u2) / 2, 3 * (w - w2)])
     assert torch.allclose(DeepLift(Product()).attribute(x, other)[0], values, atol=1e-6)
+
+
+class Gates(nn.Module):
+    """Products of sums: every pair of inputs meets in one of them, and none meets a third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signal, self.gate, self.straight = (nn.Linear(5, 3) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.signal(x) * self.gate(x) + self.straight(x)
+
+
+def shapley(model: nn.Module, x: Tensor, background: Tensor) -> Tensor:
+    """Shapley values by their definition, over all coalitions: who is not in it has the background's value."""
+    n = x.shape[1]
+    sets = [frozenset(chosen) for size in range(n + 1) for chosen in itertools.combinations(range(n), size)]
+    with torch.no_grad():
+        worth = {}
+        for members in sets:
+            inside = torch.tensor([i in members for i in range(n)])
+            worth[members] = model(torch.where(inside, x[:, None], background)).mean(1)
+    values = x.new_zeros(len(x), n, next(iter(worth.values())).shape[-1])
+    for members in sets:
+        weight = math.factorial(len(members)) * math.factorial(n - len(members) - 1) if len(members) < n else 0
+        for i in set(range(n)) - members:
+            values[:, i] += weight / math.factorial(n) * (worth[members | {i}] - worth[members])
+    return values
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(5, 3), Gates], ids=["linear", "products of two"])
+def test_doors_have_shapley_values_where_two_inputs_meet_at_most(make: Any) -> None:
+    torch.manual_seed(0)
+    model, x, background = make().double(), torch.randn(2, 5).double(), torch.randn(4, 5).double()
+    exact = shapley(model, x, background)
+    assert torch.allclose(torch.tensor(Explainer(model, background).shap_values(x)), exact, atol=1e-12)
+    assert torch.allclose(DeepLiftShap(model).attribute(x, background, target=1), exact[..., 1], atol=1e-12)
+
+
+class Brackets(nn.Module):
+    """A product of three, two of them first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[..., :1] * x[..., 1:2] * x[..., 2:]
+
+
+def test_of_three_that_meet_brackets_count_but_not_for_shapley_values() -> None:
+    x, background = torch.tensor([[1.0, 2.0, 3.0]]).double(), torch.zeros(1, 3).double()
+    exact = shapley(Brackets(), x, background)
+    assert torch.allclose(exact, torch.full_like(exact, 2.0), atol=1e-12)  # the oracle, by hand: a third of 6 each
+    found = Explainer(Brackets(), background).shap_values(x)  # half of 6 for the last, the rest for the first two
+    assert np.allclose(found[0, :, 0], [1.5, 1.5, 3.0], atol=1e-12)
+
+
+def test_one_capture_of_every_sample_serves_all_outputs() -> None:
+    calls = []
+
+    class Counted(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            calls.append(len(input))
+            return super().forward(input)
+
+    torch.manual_seed(0)
+    explainer = Explainer(Counted(4, 6), torch.randn(5, 4))
+    x, counts = torch.randn(3, 4), []
+    for outputs in ([2], [0, 2, 5]):
+        calls.clear()
+        explainer.shap_values(x, outputs=outputs)
+        counts.append(len(calls))
+    assert counts[0] == counts[1]
 
 
 class Two(nn.Module):
@@ -187,6 +283,8 @@ def test_arrays_frames_and_one_output() -> None:
     assert found.base_values.shape == (4,)
     with pytest.raises(nrm.QuestionError, match="one output"):
         Explainer(model, frame).shap_values(frame, outputs=[0])
+    with pytest.raises(nrm.QuestionError, match="no output to explain"):
+        Explainer(nn.Linear(3, 2), frame).shap_values(frame, outputs=[])
     with pytest.raises(nrm.QuestionError, match="a batch of samples"):
         Explainer(model, frame).shap_values(torch.rand(3))
 

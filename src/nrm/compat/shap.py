@@ -7,8 +7,8 @@ are those of a contrast with every sample of the background, which is exact at e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nrm.compat.options import read_options
 from nrm.errors import QuestionError
 from nrm.extras import extra
-from nrm.measure import measure
+from nrm.measure import Average, Measure, measure
 
 
 class Explainer:
@@ -84,14 +84,19 @@ class Explainer:
         if not shape:
             if outputs is not None:
                 raise QuestionError("the model has one output", got=f"outputs={outputs!r}", expected="none")
-            return self._values(data, None)
+            return next(self._values(data, [None]))
         chosen = range(shape[0]) if outputs is None else list(outputs)
-        return np.stack([self._values(data, target) for target in chosen], -1)
+        if not chosen:
+            raise QuestionError("no output to explain", got=f"outputs={outputs!r}", expected=f"0 to {shape[0] - 1}")
+        return np.stack(list(self._values(data, chosen)), -1)
 
-    def _values(self, data: Tensor, target: int | None) -> Any:
+    def _values(self, data: Tensor, targets: Sequence[int | None]) -> Iterator[Any]:
+        """The values of one output after the other; input and background are captured once for all of them."""
         against = [self.background[i : i + 1] for i in range(len(self.background))]
-        R = measure(self.model, data, target=target, against=against, **self.options)
-        return R.in_units(R.input).cpu().numpy()
+        average = cast("Average", measure(self.model, data, target=targets[0], against=against, **self.options))
+        for target in targets:
+            R = Average([Measure(one.inner.explaining(target)) for one in average.contrasts])
+            yield R.in_units(R.input).cpu().numpy()
 
     def _outputs(self, data: Tensor) -> Tensor:
         """The model's outputs, as the measure reads them; those with more than one axis are refused."""

@@ -70,6 +70,12 @@ class Inner:
         kept.start = read.start
         return cls(network, read, names, memory, progress, origin, kept, places, range(tape.batch))
 
+    def explaining(self, target: Any) -> Inner:
+        """The inside of the measure of another target: of this network, with nothing captured anew."""
+        return Inner.of(
+            self.network, target, labels=self.names, memory=self.memory, progress=self.show, origin=self.origin
+        )
+
     @property
     def tape(self) -> Tape:
         """The recorded ops."""
