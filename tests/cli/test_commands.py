@@ -113,6 +113,39 @@ def test_the_script_of_a_contrast_repeats_it(folder: Path, run: Run, against: st
     assert float(again["heat"].sum()) == pytest.approx(view["heat"]["total"], abs=1e-5)  # of a total variation of 100
 
 
+def test_several_references_are_averaged(folder: Path, run: Run) -> None:
+    loaded = load_model(WHOLE)
+    x, other = (read_inputs(loaded, [str(folder / name)])[0].load().inputs for name in ("one.png", "x.npy"))
+    R = nrm.measure(loaded.model, x, against=["zeros", other])
+    given = ("one.png", "--against", "zeros", "--against", "x.npy", "--json")
+    channels = R(R["1"].channels)[0]
+    (found,) = run("query", "a", WHOLE, "--set", "a=1.channel(0)", *given).data["results"]
+    assert found["relevance"] == pytest.approx(float(channels[0]), abs=1e-6)
+    assert found["decision"]["value"] == pytest.approx(float(R.value), abs=1e-6)
+    assert found["decision"]["runs"] == pytest.approx([float(R.here), float(R.there)], abs=1e-6)
+    (found,) = run("flows", WHOLE, "-l", "1", "-k", "1", *given).data["results"]
+    assert found["flows"][0]["relevance"] == pytest.approx(float(channels.max()), abs=1e-6)
+    (found,) = run("check", WHOLE, *given).data["results"]
+    assert found["ok"]
+    rows = {row["name"]: row["mass"] for row in run("layers", WHOLE, *given).data["layers"]}
+    assert rows["1"] == pytest.approx(float(R(R["1"].all)), abs=1e-5)
+    plan = run("query", "a", WHOLE, "--set", "a=1.channel(0)", "--dry-run", *given).data["plan"]
+    once = run("query", "a", WHOLE, "--set", "a=1.channel(0)", "--dry-run", *given[:3], "--json").data["plan"]
+    assert plan["passes"] == pytest.approx(2 * once["passes"])
+    assert "mean of 2 references" in run("check", WHOLE, *given[:-1]).out
+
+
+def test_what_takes_one_reference_says_so(run: Run) -> None:
+    two = ("--against", "zeros", "--against", "x.npy")
+    for command in (("explain", WHOLE), ("report", WHOLE), ("evaluate", WHOLE, "-l", "1")):
+        refused = run(*command, "one.png", *two)
+        assert refused.code == 2
+        assert "takes one reference" in refused.err
+    assert "one reference" in run("flows", WHOLE, "one.png", "-l", "1", "--by", "lift", *two).err
+    assert "clusters are found for one reference" in run("flows", WHOLE, "one.png", "-l", "1.clusters", *two).err
+    assert run("check", WHOLE, "one.png", "--against", "zeros", "--against", "zeroes").code == 2
+
+
 def test_a_reference_is_one_input_or_a_word(run: Run) -> None:
     several = run("check", WHOLE, "one.png", "--against", "many.npy")
     assert several.code == 2

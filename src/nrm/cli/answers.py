@@ -11,13 +11,13 @@ import torch
 
 from nrm.cli.asked import FlowsCommand
 from nrm.cli.imported import describe
-from nrm.cli.inputs import InputSample, NamedInput, read_reference
+from nrm.cli.inputs import InputSample, NamedInput, read_references
 from nrm.cli.models import LoadedModel
 from nrm.cli.notation import read_rules, read_target
 from nrm.cli.options import MeasureOptions
 from nrm.cli.output import Stages, complaint
 from nrm.errors import CaptureError, InputError, MassError, NrmError, PrecisionError
-from nrm.measure import Measure, measure, name_of
+from nrm.measure import Average, Measure, measure, name_of
 from nrm.questions import Formula, Plan
 from nrm.report import EFFORT, View, health, read_partitions
 
@@ -35,15 +35,20 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Data = dict[str, Any]
 
 
-def arguments_of(settings: MeasureOptions, loaded: LoadedModel, batch: bool | None = None) -> Data:
-    """The arguments of :func:`nrm.measure` that options say; a reference is read as the inputs are, by ``batch``."""
+def arguments_of(
+    settings: MeasureOptions, loaded: LoadedModel, batch: bool | None = None, *, many: bool = False
+) -> Data:
+    """The arguments of :func:`nrm.measure` that options say; a reference is read as the inputs are, by ``batch``.
+
+    A command that asks no more than an average answers takes ``many`` references.
+    """
     if settings.dtype is not None and settings.dtype not in DTYPES:
         raise InputError("no such precision", got=f"--dtype {settings.dtype}", expected=" or ".join(DTYPES))
     return {
         "target": read_target(settings.target, loaded.labels, loaded.tokens),
         "rules": read_rules(settings.rules), "bias": settings.bias, "zero": settings.zero,
         "dtype": None if settings.dtype is None else DTYPES[settings.dtype],
-        **({} if settings.against is None else {"against": read_reference(loaded, settings.against, batch)}),
+        **({"against": read_references(loaded, settings.against, batch, many)} if settings.against else {}),
     }  # fmt: skip
 
 
@@ -118,12 +123,14 @@ def _loaded(item: NamedInput) -> InputSample:
 # ---- answers ---------------------------------------------------------------------------------------------------
 
 
-def decision(R: Measure) -> Data:
+def decision(R: Measure | Average) -> Data:
     """What was predicted and what is explained."""
     prediction = R.prediction.flatten().tolist()
     target = R.target if isinstance(R.target, str) else R.target.flatten().tolist()
     name = name_of(R.labels, "output", int(target[-1])) if isinstance(target, list) and target else None
     found = {"prediction": prediction, "target": target, "name": name, "value": float(R.value[0])}
+    if isinstance(R, Average):
+        return {**found, "runs": [float(R.here[0]), float(R.there[0])], "references": len(R.contrasts)}
     runs = R.inner.target.runs
     return found if runs is None else {**found, "runs": [float(run[R.samples[0]]) for run in runs]}
 
@@ -138,9 +145,16 @@ def layers_of(R: Measure, pattern: str | None = None, blocks: bool = False) -> l
     ]  # fmt: skip
 
 
-def partitions_of(R: Measure, parts: Sequence[Any], nodes: int) -> list[Any]:
+def partitions_of(R: Measure | Average, parts: Sequence[Any], nodes: int) -> list[Any]:
     """Divided layers as the measure takes them; clusters and groups are found now."""
-    return [partition for _, partition in read_partitions(R, parts, nodes)]
+    found = [part.by for part in parts if getattr(part, "by", "") in ("clusters", "groups")]
+    if isinstance(R, Average) and found:
+        raise InputError(
+            f"{found[0]} are found for one reference", got=f"{len(R.contrasts)} references",
+            expected="a division that is there without them: channels, positions, neurons", hint="one --against",
+        )  # fmt: skip
+    one = R.contrasts[0] if isinstance(R, Average) else R
+    return [partition for _, partition in read_partitions(one, parts, nodes)]
 
 
 def table_of(values: Any, axes: Sequence[tuple[str, str, Sequence[str]]]) -> Data:
@@ -148,9 +162,12 @@ def table_of(values: Any, axes: Sequence[tuple[str, str, Sequence[str]]]) -> Dat
     return {"axes": [{"layer": layer, "by": by, "labels": list(names)} for layer, by, names in axes], "values": values}
 
 
-def flows_of(R: Measure, parts: Sequence[Any], asked: FlowsCommand) -> Data:
+def flows_of(R: Measure | Average, parts: Sequence[Any], asked: FlowsCommand) -> Data:
     """The strongest combinations of blocks; those ranked by something else than relevance say how much they have."""
-    found = R.flows(*parts, k=asked.k, sign=asked.sign, effort=asked.effort, by=asked.by, least=asked.least)
+    if isinstance(R, Average):
+        found = R.flows(*parts, k=asked.k, sign=asked.sign, effort=asked.effort)
+    else:
+        found = R.flows(*parts, k=asked.k, sign=asked.sign, effort=asked.effort, by=asked.by, least=asked.least)
     listed = [
         {"sets": [str(one) for one in flow], "labels": list(flow.labels) or [None] * len(flow.sets),
          **({} if flow.ranked is None else {flow.ranked[0]: flow.ranked[1]}),
@@ -165,9 +182,10 @@ def event_of(R: Measure, event: Formula) -> Data:
     return {"decision": decision(R), "formula": str(event), "relevance": float(R(event)[0])}
 
 
-def check_of(R: Measure) -> Data:
-    """The certificate, and its facts in words."""
-    found = R.check(strict=False)
+def check_of(R: Measure | Average) -> Data:
+    """The certificate, and its facts in words; of several references, the worst one."""
+    checks = R.check(strict=False) if isinstance(R, Average) else (R.check(strict=False),)
+    found = max(checks, key=lambda one: (not all(one.ok), one.precision[0]))
     return {"decision": decision(R), "ok": all(found.ok), **health(found), "certificate": found.describe()}
 
 

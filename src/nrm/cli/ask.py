@@ -28,7 +28,7 @@ from nrm.cli.notation import read_part, read_sets
 from nrm.cli.options import ModelOptions
 from nrm.cli.output import Terminal
 from nrm.errors import InputError
-from nrm.measure import Measure
+from nrm.measure import Average, Measure
 from nrm.numbers import percent
 from nrm.questions import Set, query as read_query
 
@@ -55,7 +55,11 @@ def value_text(decision: Mapping[str, Any]) -> str:
     """The explained value; of a contrast, the output here minus that in the reference."""
     runs = decision.get("runs")
     value = f"{decision['value']:.4g}"
-    return value if runs is None else f"{value}, from {runs[1]:.4g} in the reference to {runs[0]:.4g}"
+    if runs is None:
+        return value
+    count = decision.get("references", 1)
+    where = "in the reference" if count == 1 else f"in the mean of {count} references"
+    return f"{value}, from {runs[1]:.4g} {where} to {runs[0]:.4g}"
 
 
 def show_results(
@@ -79,10 +83,16 @@ def dry_run(
     with terminal.work("planning") as steps:
         sample = items[0].load()
         R, seconds = timed(lambda: open_measure(loaded, sample, arguments, steps))
-        found = cost(plan(R), seconds, len(items))
+        runs = runs_of(R)
+        found = cost([step for one in runs for step in plan(one)], seconds / len(runs), len(items))
     show_cost(terminal, found)
     terminal.finish(command, model=loaded.describe(), plan=found)
     return 0
+
+
+def runs_of(R: Measure | Average) -> tuple[Measure, ...]:
+    """The measures that answers are made of: one, or one for every reference."""
+    return R.contrasts if isinstance(R, Average) else (R,)
 
 
 def show_cost(terminal: Terminal, found: Mapping[str, Any]) -> None:
@@ -115,7 +125,7 @@ def layers(asked: LayersCommand) -> int:
         else:
             made, source = example_input(loaded, None if asked.shape is None else read_shape(asked.shape))
             sample = InputSample(made)
-        R = open_measure(loaded, sample, arguments_of(asked.settings, loaded), steps)
+        R = open_measure(loaded, sample, arguments_of(asked.settings, loaded, many=True), steps)
         found = layers_of(R, asked.find, asked.blocks)
     if not asked.given:
         terminal.note(f"shapes are those for {source}; an INPUT or --shape gives others, and an INPUT masses")
@@ -150,9 +160,11 @@ def flows(asked: FlowsCommand) -> int:
     parts = [read_part(text) for text in asked.layer]
     if all(isinstance(part, Set) for part in parts):
         raise InputError("flows go through divided layers", got=", ".join(asked.layer), expected="--layer features.28")
+    if len(asked.settings.against or ()) > 1 and asked.by != "relevance":
+        raise InputError(f"flows by {asked.by} have one reference", got=f"--by {asked.by}", expected="--by relevance")
     loaded = opened(terminal, asked.options, asked.model)
     items = read_inputs(loaded, asked.given, batch=asked.batch)
-    arguments = arguments_of(asked.settings, loaded, asked.batch)
+    arguments = arguments_of(asked.settings, loaded, asked.batch, many=True)
 
     def blocks(R: Measure) -> list[Any]:
         divided = iter(partitions_of(R, [part for part in parts if not isinstance(part, Set)], asked.nodes))
@@ -195,7 +207,7 @@ def query(asked: QueryCommand) -> int:
     event = read_query(asked.formula, known)
     loaded = opened(terminal, asked.options, asked.model)
     items = read_inputs(loaded, asked.given, batch=asked.batch)
-    arguments = arguments_of(asked.settings, loaded, asked.batch)
+    arguments = arguments_of(asked.settings, loaded, asked.batch, many=True)
     if asked.dry:
         return dry_run(
             terminal, "query", loaded, items, arguments, lambda R: [sweeps(), line(str(event), R.plan(event))]
@@ -217,7 +229,7 @@ def check(asked: CheckCommand) -> int:
     terminal = Terminal(asked.json)
     loaded = opened(terminal, asked.options, asked.model)
     items = read_inputs(loaded, asked.given, batch=asked.batch)
-    arguments = arguments_of(asked.settings, loaded, asked.batch)
+    arguments = arguments_of(asked.settings, loaded, asked.batch, many=True)
     if asked.dry:
         return dry_run(terminal, "check", loaded, items, arguments, lambda R: [sweeps(1 + CERTIFICATE)])
     with terminal.work("check") as steps:

@@ -188,7 +188,7 @@ def result_of(R: Measure, parts: Data) -> Data:
 
 def _opening(asked: ExplainCommand | ReportCommand, number: int) -> str:
     """The lines of Python that load the model, the input and the reference as this command did."""
-    defaults, options, against = ModelOptions(), asked.options, asked.settings.against
+    defaults, options, against = ModelOptions(), asked.options, next(iter(asked.settings.against or ()), None)
     changed = [
         f", {f.name}={_literal(getattr(options, f.name))}"
         for f in fields(options)

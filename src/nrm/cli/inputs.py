@@ -66,8 +66,20 @@ def read_inputs(loaded: LoadedModel, given: Sequence[str], *, batch: bool | None
     return items
 
 
-def read_reference(loaded: LoadedModel, text: str, batch: bool | None = None) -> Any:
-    """The reference that ``--against`` names: a word, or an input in the form of the others, a batch of one."""
+def read_references(loaded: LoadedModel, given: Sequence[str], batch: bool | None, many: bool) -> Any:
+    """The reference that ``--against`` names, or the list of several, if a command takes ``many``."""
+    if len(given) == 1:
+        return _read_reference(loaded, given[0], batch)
+    if not many:
+        raise InputError(
+            "this command takes one reference", got=" ".join(f"--against {text}" for text in given), expected="one",
+            hint="query, flows, layers and check average over several",
+        )  # fmt: skip
+    return [_read_reference(loaded, text, batch) for text in given]
+
+
+def _read_reference(loaded: LoadedModel, text: str, batch: bool | None) -> Any:
+    """A reference: a word, or an input in the form of the others, a batch of one."""
     if text in WORDS:
         return text
     try:
@@ -78,7 +90,7 @@ def read_reference(loaded: LoadedModel, text: str, batch: bool | None = None) ->
     if len(found) > 1:
         raise InputError(
             "a reference is one input", got=f"--against {text}: {len(found)} inputs", expected="one for all inputs",
-            hint="nrm.measure(model, x, against=[...]) averages over several, in Python",
+            hint="--against for each of several: query, flows, layers and check average over them",
         )  # fmt: skip
     return found[0].load().inputs
 

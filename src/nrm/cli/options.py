@@ -61,8 +61,11 @@ class MeasureOptions:
     zero: Annotated[str, typer.Option(help="Where mass without a way goes: sink, uniform, error.")] = "sink"
     dtype: Annotated[str | None, typer.Option(metavar="float32|float64", help="Precision of relevance.")] = None
     against: Annotated[
-        str | None,
-        typer.Option(metavar="INPUT|zeros|blur", help="A reference: the difference from its output is explained."),
+        list[str] | None,
+        typer.Option(
+            metavar="INPUT|zeros|blur",
+            help="A reference: the difference from its output is explained. Several: query, flows, layers, check.",
+        ),
     ] = None
 
 

@@ -123,7 +123,7 @@ def write_digits(folder: Path, pixels: Any, classes: Any) -> None:
 
 
 def _opening(asked: DemoCommand) -> str:
-    against = asked.settings.against
+    against = next(iter(asked.settings.against or ()), None)
     reading = f"read_inputs(load_model({DEMO!r}), [{against!r}])[0].load().inputs"
     made = reference_lines(against, reading)
     return "\n".join(
