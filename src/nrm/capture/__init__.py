@@ -35,6 +35,7 @@ from nrm.capture.replay import Deviation, Segment, find_deviation, reads, replay
 from nrm.capture.stream import (
     ResidualStream as ResidualStream,
     StreamBranch as StreamBranch,
+    StreamSegment as StreamSegment,
     find_stream as find_stream,
 )
 from nrm.capture.tape import Node, Tape, unknown_layer

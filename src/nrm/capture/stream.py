@@ -35,11 +35,15 @@ class StreamBranch:
 
 @dataclass(frozen=True)
 class StreamSegment:
-    """The way between two neighbouring crossings: ``route`` are the tensors of the skip and the sums that it enters."""
+    """The way between two neighbouring crossings.
+
+    ``route`` are the tensors of the skip, and the ``sums`` in which it meets branches.
+    """
 
     low: int
     high: int
     route: frozenset[int]
+    sums: frozenset[int] = frozenset()
     branches: tuple[StreamBranch, ...] = ()
     sources: tuple[int, ...] = ()
     """Terms that do not come from the stream, such as a learned vector that is added to it."""
@@ -105,7 +109,8 @@ def _segment(tape: Tape, low: int, high: int) -> StreamSegment:
     skip, *others = reaching
     branches = [_branch(tape, t, ways[t] - {low}, [ways[o] for o in others if o != t], low) for t in others]
     constant = tuple(t for t in terms if not ways[t])
-    return StreamSegment(low, high, ways[skip] | set(_sums(tape, tape.nodes[high], low)), tuple(branches), constant)
+    sums = frozenset(_sums(tape, tape.nodes[high], low))
+    return StreamSegment(low, high, ways[skip] | sums, sums, tuple(branches), constant)
 
 
 def _sums(tape: Tape, node: Node, low: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -115,6 +115,8 @@ class DirectRoute:
 
     def __init__(self, network: Network, base: Base, stream: ResidualStream) -> None:
         self.network, self.base, self.stream = network, base, stream
+        self.sent: list[Arrivals] = []
+        """What readers have sent down to the present crossing, one stack for the readers of each crossing above."""
 
     def table(self, writers: Sequence[StreamEnd], readers: Sequence[StreamEnd], positions: bool = False) -> Tensor:
         """``(batch, writers, readers)``; with ``positions`` a last axis of the stream's positions, flattened."""
@@ -123,43 +125,48 @@ class DirectRoute:
         channels = 1 if frame.layer_channel is None else frame.layer_shape[frame.layer_channel]
         axes = [math.prod(frame.layer_shape) // channels] if positions else []
         total = like.new_zeros(self.network.tape.batch, len(writers), len(readers), *axes)
-        amounts = [(rows, self._amounts([writers[w] for w in rows])) for rows in _rows(writers)]
-        for columns in _at_one_crossing(readers):
-            crossing, here = readers[columns[0]].crossing, self._sent_by([readers[r] for r in columns])
-            for at, arrivals in self._down(crossing, here):
-                for rows, amount in amounts:
-                    if writers[rows[0]].crossing == at:
-                        part = self._product(at, arrivals, amount, positions)
+        groups, columns = at_one_site(writers), _at_one_crossing(readers)
+        self.sent, live = [], list[list[int]]()
+        for at in reversed(range(len(self.stream.crossings))):
+            sent = columns.get(at) and self._sent_by([readers[r] for r in columns[at]])
+            if sent:
+                self.sent.append(sent)
+                live.append(columns[at])
+            for rows in groups:
+                if writers[rows[0]].crossing == at:
+                    amounts = self.amounts([writers[w] for w in rows])
+                    for some, arrivals in zip(live, self.sent, strict=True):
+                        part = self._product(at, arrivals, amounts, positions)
                         if part is not None:
-                            total[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = part
+                            total[:, rows[0] : rows[-1] + 1, some[0] : some[-1] + 1] = part
+            if at:
+                self.descend(at - 1)
         return total
 
-    def _amounts(self, ends: Sequence[StreamEnd]) -> dict[int, Tensor]:
+    def amounts(self, ends: Sequence[StreamEnd]) -> dict[int, Tensor]:
         """What writers at one site put into the stream, on the stack: amounts at the crossing that they write to."""
         first, crossing = ends[0], self.stream.crossings[ends[0].crossing]
-        pushed = Pushed(self.network, first.site, self._masks(ends), None).rise_to([crossing])
+        pushed = Pushed(self.network, first.site, masks_of(self.network, ends), None).rise_to([crossing])
         return pushed.amounts_at(Site(crossing))
 
-    def _down(self, crossing: int, here: Arrivals | None) -> Iterator[tuple[int, Arrivals]]:
-        """What readers of one crossing send to it, and from there to every crossing below."""
-        while here:
-            yield crossing, here
-            if crossing == 0:
-                return
-            crossing -= 1
-            here = self._descend(crossing, here)
+    def descend(self, to: int) -> None:
+        """Carries everything that was sent to a crossing down to the next one, by the skip.
+
+        Most skips hand densities on as they are. Then the first one tells where all of them arrive.
+        """
+        renamed: dict[int, int] | None = None
+        for n, above in enumerate(self.sent):
+            if renamed is not None and above.nodes == renamed.keys():
+                self.sent[n] = Arrivals({renamed[node]: rho for node, rho in above.items()})
+                continue
+            below = self._down(to, above)
+            renamed = _renamed(above, below)
+            self.sent[n] = below
 
     def _sent_by(self, ends: Sequence[StreamEnd]) -> Arrivals | None:
         """What readers of one crossing send to it, on the stack: they go down together."""
-        parts = [dict(sent.items()) if (sent := self._sent(some)) else {} for some in _together(ends)]
-        nodes = dict.fromkeys(node for part in parts for node in part)
-        sizes = [len(some) for some in _together(ends)]
-        stacks = {}
-        for node in nodes:
-            like = next(part[node] for part in parts if node in part)
-            blank = [like.new_zeros(n, *like.shape[1:]) for n in sizes]
-            stacks[node] = torch.cat([part.get(node, zero) for part, zero in zip(parts, blank, strict=True)])
-        return Arrivals(stacks) if stacks else None
+        groups = [[ends[n] for n in rows] for rows in at_one_site(ends)]
+        return joined_stacks([(len(some), self._sent(some)) for some in groups])
 
     def _sent(self, ends: Sequence[StreamEnd]) -> Arrivals | None:
         """What readers at one site send to the crossing that they read from."""
@@ -175,7 +182,7 @@ class DirectRoute:
         if arrivals is None:
             return None
         if first.head is not None:
-            arrivals = arrivals.masked(self._masks(ends))
+            arrivals = arrivals.masked(masks_of(self.network, ends))
         return pull_to(self.network, first.site, arrivals, low)
 
     def _branch(self, end: StreamEnd) -> StreamBranch:
@@ -192,9 +199,9 @@ class DirectRoute:
                     total.add(part)
         return total or None
 
-    def _descend(self, crossing: int, here: Arrivals) -> Arrivals | None:
+    def _down(self, to: int, here: Arrivals) -> Arrivals:
         """What gets from the upper to the lower end of a segment by its skip."""
-        segment, found = self.stream.segments[crossing], Arrivals()
+        segment, found = self.stream.segments[to], Arrivals()
 
         def turn(site: Site, arrivals: Arrivals) -> Arrivals | None:
             if site == Site(segment.low):
@@ -202,22 +209,9 @@ class DirectRoute:
                 return None
             return arrivals
 
-        sweep(self.network, {segment.high: here}, turn, set(segment.route))
-        return found or None
-
-    def _masks(self, ends: Sequence[StreamEnd]) -> Tensor:
-        """The masks of ends at one site, ``(ends, *shape)``: those of their heads, or all of it."""
-        first = ends[0]
-        frame = frame_at(self.network, first.site)
-        if first.head is None:
-            return torch.ones(1, *frame.shape, dtype=torch.bool, device=frame.device)
-        assert first.heads is not None
-        axis, count = first.heads
-        size = frame.shape[axis]
-        labels = torch.arange(size, device=frame.device) // (size // count)
-        chosen = torch.tensor([end.head for end in ends], device=frame.device)
-        mask = labels[None] == chosen[:, None]
-        return mask.view(len(ends), *(size if a == axis else 1 for a in range(len(frame.shape))))
+        if here:
+            sweep(self.network, {segment.high: here}, turn, set(segment.route))
+        return found
 
     def _product(self, crossing: int, here: Arrivals, amounts: dict[int, Tensor], positions: bool) -> Tensor | None:
         """``(batch, writers, readers, positions)`` at one crossing, or summed over positions."""
@@ -237,7 +231,22 @@ class DirectRoute:
         return total
 
 
-def _rows(ends: Sequence[StreamEnd]) -> list[list[int]]:
+def masks_of(network: Network, ends: Sequence[StreamEnd]) -> Tensor:
+    """The masks of ends at one site, ``(ends, *shape)``: those of their heads, or all of it."""
+    first = ends[0]
+    frame = frame_at(network, first.site)
+    if first.head is None:
+        return torch.ones(1, *frame.shape, dtype=torch.bool, device=frame.device)
+    assert first.heads is not None
+    axis, count = first.heads
+    size = frame.shape[axis]
+    labels = torch.arange(size, device=frame.device) // (size // count)
+    chosen = torch.tensor([end.head for end in ends], device=frame.device)
+    mask = labels[None] == chosen[:, None]
+    return mask.view(len(ends), *(size if a == axis else 1 for a in range(len(frame.shape))))
+
+
+def at_one_site(ends: Sequence[StreamEnd]) -> list[list[int]]:
     """The places of neighbouring ends that lie at one site and travel on one stack."""
     groups: list[list[int]] = []
     for n, end in enumerate(ends):
@@ -249,12 +258,25 @@ def _rows(ends: Sequence[StreamEnd]) -> list[list[int]]:
     return groups
 
 
-def _together(ends: Sequence[StreamEnd]) -> list[list[StreamEnd]]:
-    """Neighbouring ends that lie at one site."""
-    return [[ends[n] for n in rows] for rows in _rows(ends)]
+def joined_stacks(parts: Sequence[tuple[int, Arrivals | None]]) -> Arrivals | None:
+    """Some stacks behind each other, each of so many densities; where nothing has arrived, it is 0."""
+    found = [dict(sent.items()) if sent else {} for _, sent in parts]
+    stacks = {}
+    for node in dict.fromkeys(node for part in found for node in part):
+        like = next(part[node] for part in found if node in part)
+        blank = [like.new_zeros(n, *like.shape[1:]) for n, _ in parts]
+        stacks[node] = torch.cat([part.get(node, zero) for part, zero in zip(found, blank, strict=True)])
+    return Arrivals(stacks) if stacks else None
 
 
-def _at_one_crossing(ends: Sequence[StreamEnd]) -> list[list[int]]:
-    """The places of neighbouring ends at one crossing."""
+def _at_one_crossing(ends: Sequence[StreamEnd]) -> dict[int, list[int]]:
+    """The places of neighbouring ends, by their crossing."""
     groups = itertools.groupby(range(len(ends)), key=lambda n: ends[n].crossing)
-    return [list(group) for _, group in groups]
+    return {crossing: list(group) for crossing, group in groups}
+
+
+def _renamed(above: Arrivals, below: Arrivals) -> dict[int, int] | None:
+    """The node below for every node above, where the very densities have arrived; None where they are others."""
+    upper, lower = dict(above.items()), dict(below.items())
+    found = {a: b for a, rho in upper.items() for b, arrived in lower.items() if arrived is rho}
+    return found if len(found) == len(upper) == len(lower) == len(set(found.values())) else None
