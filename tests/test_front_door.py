@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections import OrderedDict
+from types import ModuleType
 
 import pytest
 import torch
@@ -50,6 +51,7 @@ def test_every_name_is_documented_and_real() -> None:
         thing = getattr(nrm, name)
         if callable(thing):
             assert thing.__doc__, name
+        assert not isinstance(thing, ModuleType) or thing.__name__ == f"nrm.{name}", "a file of a room, by accident"
     with pytest.raises(AttributeError, match="no attribute 'mesure'"):
         nrm.mesure  # type: ignore[attr-defined]
 

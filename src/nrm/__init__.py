@@ -105,7 +105,8 @@ def _layers() -> dict[str, Any]:
 
 def _imported(name: str) -> Any:
     rooms = (importlib.import_module(f"nrm.{room}") for room in ROOMS)
-    return next(vars(room)[name] for room in rooms if name in vars(room))
+    found = (vars(room)[name] for room in rooms if name in vars(room))
+    return next(value for value in found if not isinstance(value, ModuleType))  # a file of a room may have the name
 
 
 def __dir__() -> list[str]:

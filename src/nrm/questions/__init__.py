@@ -8,6 +8,7 @@ from nrm.questions.answer import (
     ordered as ordered,
 )
 from nrm.questions.attention import AttentionRoute as AttentionRoute, attention_frame as attention_frame
+from nrm.questions.circuit import CircuitRoute as CircuitRoute, feeds as feeds
 from nrm.questions.direct import (
     DirectRoute as DirectRoute,
     StreamEnd as StreamEnd,
