@@ -14,7 +14,14 @@ from torch import Tensor
 
 from nrm.capture import ResidualStream, StreamBranch, StreamSegment
 from nrm.questions.direct import (
-    CONSTANT, EMBEDDING, LOGITS, DirectRoute, StreamEnd, at_one_site, joined_stacks, masks_of,
+    CONSTANT,
+    EMBEDDING,
+    LOGITS,
+    DirectRoute,
+    StreamEnd,
+    at_one_site,
+    joined_stacks,
+    masks_of,
 )  # fmt: skip
 from nrm.questions.stops import frame_at
 from nrm.questions.sweep import Base, Site, arrivals_at, sweep
@@ -110,9 +117,12 @@ class CircuitRoute:
     def _sent_by(self, ends: Sequence[StreamEnd], inside: Mapping[Site, Arrivals]) -> Arrivals | None:
         """What readers of one crossing send to it, on the stack."""
         groups = [[ends[n] for n in rows] for rows in at_one_site(ends)]
-        return joined_stacks([
-            (len(some), self._from_output() if some[0].kind == LOGITS else inside.get(some[0].site)) for some in groups
-        ])
+        return joined_stacks(
+            [
+                (len(some), self._from_output() if some[0].kind == LOGITS else inside.get(some[0].site))
+                for some in groups
+            ]
+        )
 
     def _from_output(self) -> Arrivals | None:
         return arrivals_at(self._network, self._base, Site(self._stream.crossings[-1]))
