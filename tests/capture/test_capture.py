@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import gc
 import warnings
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 
 import nrm
 from capture.replay import Wrapped, check_capture, numbers
-from nrm.capture import Linear, Pointwise, Source, capture
+from nrm.capture import Linear, Pointwise, Source, capture, uncollected
 
 
 def mlp(dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -727,3 +728,32 @@ def test_an_exception_in_forward_leaves_no_trace() -> None:
     assert not hasattr(model, "extra")
     assert not nn.modules.module._global_forward_hooks
     assert not nn.modules.module._global_forward_pre_hooks
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(before: bool) -> None:
+    """Nested, after an exception, and where somebody has turned it off before."""
+    was = gc.isenabled()
+    try:
+        (gc.enable if before else gc.disable)()
+        with uncollected():
+            assert not gc.isenabled()
+            with pytest.raises(KeyError), uncollected():
+                raise KeyError
+            assert not gc.isenabled(), "the inner one does not end the outer one"
+        assert gc.isenabled() == before
+        with pytest.raises(nrm.NrmError):
+            nrm.measure(nn.Sequential(nn.Linear(4, 4), Raising()), torch.ones(1, 4))
+        assert gc.isenabled() == before
+        nrm.measure(mlp(torch.float32), torch.ones(1, 4), against=torch.zeros(1, 4))
+        assert gc.isenabled() == before
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+class Raising(nn.Module):
+    """Fails at an op that is not known, with the collector paused."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert not gc.isenabled()
+        return torch.linalg.eigvals(x.T @ x).real

@@ -6,6 +6,7 @@ total variation stays small. A new family is one line in the table.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import warnings
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 import nrm
 import vision
 from nrm.capture import Linear
-from nrm.operators import Grouped
+from nrm.operators import Dense, Grouped
 
 with suppress(pytest.skip.Exception):
     vision.load()  # before transformers and timm, which import it
@@ -426,6 +427,33 @@ def test_half_precision(dtype: torch.dtype) -> None:
     assert R(R.input).dtype == torch.float32
     assert check.mass == pytest.approx((1, 1), abs=1e-4)
     assert next(model.parameters()).dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["llama-sdpa", "gpt2-eager", "bert-sdpa"])
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+def test_half_precision_is_exact_and_no_weight_is_there_twice(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = FAMILIES[name]
+    model = grown(family.build).to(dtype)
+    monkeypatch.setattr(nrm.operators.dense, "PIECE", 40)  # pieces of a row or two
+    R, exact = nrm.measure(model, family.inputs), nrm.measure(copy.deepcopy(model).float(), family.inputs)
+    torch.testing.assert_close(R(R.input), exact(exact.input), rtol=1e-4, atol=1e-5)
+    maps = [n.op.map for n in R.inner.network.tape.nodes if isinstance(getattr(n.op, "map", None), Dense)]
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    assert len(maps) > 4
+    assert all(m.weight.dtype == dtype and m.weight.untyped_storage().data_ptr() in own for m in maps)
+
+
+@pytest.mark.parametrize("rules", ["epsilon-plus-flat", nrm.Gamma(0.25)])
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+def test_rules_change_the_weights_of_a_model_in_half_precision(rules: str | nrm.rules.Rule) -> None:
+    family = FAMILIES["llama-sdpa"]
+    model = grown(family.build).to(torch.bfloat16)
+    models = model, copy.deepcopy(model).double()
+    R, exact = (nrm.measure(m, family.inputs, rules=rules, dtype=torch.float64) for m in models)
+    torch.testing.assert_close(R(R.input), exact(exact.input), rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(8))

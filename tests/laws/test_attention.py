@@ -261,3 +261,37 @@ def test_references_average_edges() -> None:
     mean = sum(S.in_units(S["one"].edges) for S in each) / len(each)
     torch.testing.assert_close(R.in_units(R["one"].edges), mean)
     assert R(nrm.stack(R["one"].edges, R["two"].edges)).shape == (1, 2, HEADS, T, T)
+
+
+ALONE = {
+    "with the input": lambda R, e: R(e, R.input),
+    "with a layer above": lambda R, e: R(e, R["1"].channels),
+    "with what the step reads": lambda R, e: R(e, R["0.self_attn"].v.all),
+    "with edges of another step": lambda R, e: R(e, R["1.self_attn"].edges),
+    "with a condition": lambda R, e: R(e, given=R["1"].channel(0)),
+    "as a condition": lambda R, e: R(R.input, given=e[0, 1, 2]),
+    "in a formula": lambda R, e: R(nrm.visits(e[0, 1, 2]) & nrm.visits(R["1"].channel(0))),
+    "in a formula alone": lambda R, e: R(nrm.visits(e[0, 1, 2]) | nrm.visits(e[0, 0, 0])),
+    "in dividends": lambda R, e: R.dividends(e[0, 1, 2], R["1"].channel(0)),
+    "in expectations": lambda R, e: R.expect({R["1"]: torch.ones(8)}, e),
+    "in additive shares": lambda R, e: R.additive(e[0, 1, 2]),
+    "in flows": lambda R, e: R.flows(e, R.input, k=2),
+    "one by one": lambda R, e: next(iter(R.each(e, R.input))),
+    "in a stack": lambda R, e: R(nrm.stack(e, R["1.self_attn"].edges), R.input),
+    "in a plan": lambda R, e: R.plan(e, R.input),
+}
+
+
+@pytest.mark.parametrize("how", ALONE)
+@pytest.mark.parametrize("contrast", [True, False])
+def test_edges_together_with_other_events_are_refused(how: str, contrast: bool) -> None:
+    """Edges are answered alone; with any other event they are refused by name, whatever the question."""
+    torch.manual_seed(0)
+    layers = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(24, 2)).double().eval()
+    x, other = torch.randn(2, 1, 3, 8, dtype=torch.float64)
+    R = nrm.measure(model, x, target=0, against=other if contrast else None)
+    with pytest.raises(nrm.QuestionError, match=r"edges of attention are asked alone(.|\n)*0\.self_attn\.edges"):
+        ALONE[how](R, R["0.self_attn"].edges)
+    hinted = R(R["0.self_attn"].v.position((1, 2)), R.input)
+    torch.testing.assert_close(hinted.flatten(1).sum(1), R(R["0.self_attn"].v.position((1, 2))))

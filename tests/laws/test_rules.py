@@ -137,3 +137,36 @@ def test_the_unnormalized_epsilon_rule_leaks(data: st.DataObject, epsilon: float
     )
     start = R(R[R.layers[-1].name].all)
     torch.testing.assert_close(R(R.input)[0] / start, message, rtol=1e-7, atol=1e-9 * float(message.abs().sum() + 1))
+
+
+PRODUCTS = {
+    "lrp0": (nrm.LRP0(), lambda z: z),
+    "gamma": (nrm.Gamma(0.5), lambda z: z + 0.5 * z.clamp(min=0)),
+    "zplus": (nrm.ZPlus(), lambda z: z.clamp(min=0)),
+    "alpha 2, beta 1": (nrm.AlphaBeta(2, 1), lambda z: 2 * z.clamp(min=0) + z.clamp(max=0)),
+    "alpha 3, beta 0.5": (nrm.AlphaBeta(3, 0.5), lambda z: 3 * z.clamp(min=0) + 0.5 * z.clamp(max=0)),
+    "alpha 2, beta 0": (nrm.AlphaBeta(2, 0), lambda z: 2 * z.clamp(min=0)),
+}
+"""Rules, and their entries as plain products: alpha-beta weighs contributions by their sign."""
+
+
+@pytest.mark.parametrize("rule", PRODUCTS)
+@law
+@given(data=st.data())
+def test_raw_entries_are_plain_products(rule: str, data: st.DataObject) -> None:
+    """normalize="raw": the entries themselves, divided by nothing."""
+    case = data.draw(cases("chain", biases=False))
+    ours, entries = PRODUCTS[rule]
+    h, steps = case.inputs[0][0], []
+    for module in case.model:
+        if isinstance(module, nn.Linear):
+            steps.append(entries(h[:, None] * module.weight.detach().T))
+        h = module(h[None].clone())[0].detach()
+    message: Tensor = torch.zeros(len(h), dtype=torch.float64)
+    message[0] = 1.0
+    sizes = message.clone()
+    for t in reversed(steps):
+        message, sizes = t @ message, t.abs() @ sizes
+    R = nrm.measure(case.model, case.argument, target=0, rules=ours, normalize="raw", dtype=torch.float64)
+    start = R(R[R.layers[-1].name].all)
+    torch.testing.assert_close(R(R.input)[0] / start, message, rtol=1e-7, atol=1e-10 * float(sizes.sum() + 1))

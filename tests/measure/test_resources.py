@@ -172,6 +172,33 @@ def test_a_measure_is_freed_at_once(use: str) -> None:
     del kept
 
 
+CONTRASTED: dict[str, Callable[[nrm.Measure], Any]] = {
+    "nothing": lambda R: None,
+    "questions": lambda R: [R(R.input), R(R.input, R["0"].channels), R(R["0.self_attn"].edges), R.direct()],
+    "check": lambda R: R.check(strict=False),
+    "facts": lambda R: (R.layers, R.describe(), R.values(R["0"]), R.nbytes),
+}
+
+
+@pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
+@pytest.mark.parametrize("use", CONTRASTED)
+def test_both_runs_of_a_contrast_are_freed_at_once(use: str) -> None:
+    """Products of matrices included: an attention step is formed of the means of both runs."""
+    torch.manual_seed(0)
+    attention = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.Sequential(attention, nn.Flatten(), nn.Linear(24, 2)).eval()
+    x, other = torch.randn(2, 1, 3, 8)
+    with no_collector():
+        R = nrm.measure(model, x, against=other, target=0)
+        kept = CONTRASTED[use](R)
+        runs = R.inner.tape.runs
+        assert runs is not None
+        references = [weakref.ref(node.value) for run in runs for node in run.nodes]
+        del R, runs
+        assert [r for r in references if r() is not None] == []
+    del kept
+
+
 @pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
 def test_a_measure_is_freed_after_an_error() -> None:
     with no_collector():

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from nrm.capture import Combine, Linear, Select, Tape, capture
 from nrm.errors import RuleError
-from nrm.operators import Function, Grouped, Identity, LinearMap
+from nrm.operators import Function, Grouped, Identity, LinearMap, Matmul
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -427,3 +427,22 @@ def test_groups_of_rows_have_matrices_of_their_own() -> None:
     torch.testing.assert_close(map.reweight(torch.abs).apply(x)[:, :2], x[:, :2] @ matrices[0].abs())
     assert map.outside == (6, 2)
     assert map.flops == 2 * 6 * 2 * 4
+
+
+SHAPES = [
+    ((4,), (4, 3), False), ((4,), (2, 4, 3), False), ((4,), (5, 2, 4, 3), False), ((4,), (3, 4), True),
+    ((4,), (2, 3, 4), True), ((5, 4), (4, 3), False), ((5, 4), (2, 4, 3), False), ((4, 5), (3, 4), True),
+    ((2, 5, 4), (4, 3), False), ((2, 5, 4), (2, 4, 3), False), ((1, 5, 4), (6, 4, 3), False),
+    ((7, 1, 5, 4), (6, 4, 3), False), ((7, 1, 4, 5), (1, 6, 3, 4), True), ((6, 4, 5), (7, 1, 3, 4), True),
+    ((2, 0, 4), (4, 3), False), ((2, 4, 5), (3, 4), True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("inside", "constant", "left"), SHAPES)
+def test_a_product_of_matrices_has_the_shape_of_matmul(inside: tuple[int, ...], constant: tuple[int, ...], left: bool):
+    x, c = torch.ones(inside), torch.ones(constant)
+    expected = torch.matmul(c, x) if left else torch.matmul(x, c)
+    map = Matmul(torch.Size(inside), c, left)
+    assert map.outside == expected.shape
+    if len(inside) > 1:
+        assert map.apply(x[None])[0].shape == expected.shape

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nrm.operators import Convolution, Dense, LinearMap, apply_by_channel, channel_table, transpose_by_channel
+from nrm import operators
+from nrm.operators import Convolution, Dense, LinearMap, apply_by_channel, channel_table, field_of, transpose_by_channel
 from nrm.testing import materialize
 
 
@@ -92,3 +93,34 @@ def test_one_channel_at_a_time_with_more_output_padding_than_stride() -> None:
     map = Convolution(x.shape, y.shape, weight, (1, 1), (0, 0), (2, 2), 1, True, (1, 1))
     a, d = (torch.randn(3, *s, dtype=torch.float64) for s in (map.inside, map.outside))
     check_by_channel(map, a, d, 1)
+
+
+@pytest.mark.parametrize("inside", [(3,), (2, 3), (2, 4, 3)])
+def test_dense_weights_kept_in_half_precision(inside: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators.dense, "PIECE", 7)  # two rows at a time, and one that is left over
+    weight = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    half = Dense(torch.Size(inside), weight, torch.float64)
+    whole = Dense(torch.Size(inside), weight.double())
+    x, y = (torch.randn(2, *shape, dtype=torch.float64) for shape in (half.inside, half.outside))
+    for one, other in (
+        (half.apply(x), whole.apply(x)), (half.transpose(y), whole.transpose(y)),
+        (half.bound(x.abs()), whole.bound(x.abs())),
+        (half.reweight(torch.abs).apply(x), whole.reweight(torch.abs).apply(x)),
+        (channel_table(half, x, y), channel_table(whole, x, y)),
+        (apply_by_channel(half, x, [0, 2]), apply_by_channel(whole, x, [0, 2])),
+        (transpose_by_channel(half, y, [1, 4]), transpose_by_channel(whole, y, [1, 4])),
+        (field_of(half, torch.float64).rows(torch.tensor([3])), field_of(whole, torch.float64).rows(torch.tensor([3]))),
+    ):  # fmt: skip
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("live", [[], [1], [0, 3], [0, 1, 2, 3]])
+def test_rows_of_zeros_are_left_out(live: list[int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators.dense, "WIDE", 1)
+    weight = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+    map = Dense(torch.Size((2, 2, 3)), weight, None if dtype == torch.float64 else torch.float64)
+    y = torch.zeros(3, 4, 5, dtype=torch.float64)
+    y[:, live] = torch.randn(3, len(live), 5, dtype=torch.float64)
+    y = y.view(3, 2, 2, 5)
+    torch.testing.assert_close(map.transpose(y), torch.matmul(y, weight.double()), rtol=1e-12, atol=1e-12)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import nrm
-from nrm.capture import Call, Combine, Node, OwnOp, Term
+from nrm.capture import Call, Combine, Exact, Node, OwnOp, Term
 from nrm.capture.vocabulary import VOCABULARY
 from nrm.evaluate.regions import carried_labels
 from nrm.measure import Fields
@@ -276,3 +277,70 @@ def test_receptive_fields_go_where_its_maps_lead() -> None:
     fields = Fields(R, R["1"])  # of 5 by 7: columns of the convolution as rows
     assert fields.of(3 * 7 + 1) == ((1, 2), (3, 6))
     assert Fields(R, R["3"]).of(0) == ((0, 2), (0, 4))  # what is padded with comes from nowhere
+
+
+class Bend(OwnOp):
+    """``y = log(1 + x^2)``, which says what it computes."""
+
+    entrywise = True
+
+    def compute(self, below: Sequence[Tensor]) -> Tensor:
+        return torch.log1p(below[0] ** 2)
+
+
+class Silent(OwnOp):
+    """An elementwise op that says nothing."""
+
+    entrywise = True
+
+
+class Bent(nn.Module):
+    """What both are made from; ``leaves`` torch on its way, or has another step behind it."""
+
+    def __init__(self, op: OwnOp, leaves: bool = False, later: float | None = None) -> None:
+        super().__init__()
+        self.op, self.leaves, self.later = op, leaves, later
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.leaves:
+            return torch.from_numpy(np.log1p(x.numpy() ** 2))
+        y = torch.log1p(x**2)
+        return y if self.later is None else y * self.later
+
+
+def read_bent(call: Call, x: Tensor) -> Any:
+    module = call.module
+    if module.later is None:
+        return call.one(module.op, x)
+    middle = call.recorder.add(module.op, [call.index(x)], torch.log1p(x**2), "bend")
+    return [(call.result, Combine((Term(scale=module.later),), kind="scale"), [middle])]
+
+
+nrm.register(Bent, read_bent)
+
+BENT = [
+    Bent(Bend()), Bent(Silent()), Bent(Bend(), leaves=True), Bent(Silent(), leaves=True), Bent(Bend(), later=2.0),
+    Bent(Silent(), later=2.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bent", BENT, ids=lambda b: f"{type(b.op).__name__} {b.leaves} {b.later}")
+def test_an_elementwise_op_of_ones_own_has_its_secant_in_a_contrast(bent: Bent) -> None:
+    """From its values in both runs; where these are equal, from its derivative, if it is said or torch can find it."""
+    torch.manual_seed(1)
+    first, last = nn.Linear(4, 5).double(), nn.Linear(5, 2).double()
+    model = nn.Sequential(first, bent, last)
+    x, other = torch.randn(2, 3, 4, dtype=torch.float64)
+    first.weight.data[2] = 0  # a neuron that does not change
+    R = nrm.measure(model, x, against=other, target=0)
+    u, v = (first(one).detach() for one in (x, other))
+    y, z = (torch.log1p(one**2) * (bent.later or 1.0) for one in (u, v))
+    expected = (y - z) * last.weight[0].detach()
+    torch.testing.assert_close(R.in_units(R["0"]), expected)
+    torch.testing.assert_close(R(R.input).sum(1), torch.ones(3, dtype=torch.float64))
+    assert all(R.check().ok)
+    (op,) = (n.op for n in R.inner.tape.nodes if isinstance(n.op, Exact) and isinstance(n.op.of, OwnOp))
+    (piece,) = op.parts[0]()
+    known = not bent.leaves if bent.later is None else isinstance(bent.op, Bend)
+    slope = 2 * u[:, 2] / (1 + u[:, 2] ** 2) if known else torch.zeros(3, dtype=torch.float64)
+    torch.testing.assert_close(piece.post[:, 2], slope)

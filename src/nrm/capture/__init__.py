@@ -6,7 +6,7 @@ from nrm.capture.call import Call
 from nrm.capture.capture import capture, own_output, unwrap as unwrap
 from nrm.capture.contrast import Pair, Step, contrast
 from nrm.capture.graphs import is_record as is_record
-from nrm.capture.guard import plain_execution
+from nrm.capture.guard import plain_execution, uncollected as uncollected
 from nrm.capture.heads import (
     AttentionStep as AttentionStep,
     ReadBy as ReadBy,

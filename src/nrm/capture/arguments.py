@@ -24,12 +24,15 @@ PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, slice, to
 def _collect(value: Any, found: list[Tensor]) -> None:
     if isinstance(value, Tensor):
         found.append(value)
-    elif type(value) in PLAIN:
-        return
     elif isinstance(value, list | tuple):
         for one in value:
-            if type(one) not in PLAIN:
+            kind = type(one)
+            if kind is Tensor:  # most are, and every call of the model comes by several times
+                found.append(one)
+            elif kind not in PLAIN:
                 _collect(one, found)
+    elif type(value) in PLAIN:
+        return
     elif isinstance(value, dict) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
         for key in value.keys():  # noqa: SIM118
             _collect(value[key], found)

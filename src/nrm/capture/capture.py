@@ -17,7 +17,7 @@ from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import tensors_in
 from nrm.capture.checks import check_finite, check_inputs, check_model, check_options, check_random, check_samples
 from nrm.capture.graphs import Graphs, find_graphs, is_record
-from nrm.capture.guard import plain_execution, untouched, watched_modules
+from nrm.capture.guard import plain_attention, plain_execution, untouched, watched_modules
 from nrm.capture.ops import Source
 from nrm.capture.recorder import Recorder
 from nrm.capture.samples import Whose
@@ -30,9 +30,11 @@ Output = str | int | Callable[[Any], Tensor] | None
 
 def capture(
     model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0,
-    dtype: torch.dtype | None = None, whole: bool = False,
+    dtype: torch.dtype | None = None, whole: bool = False, bound: int | None = None,
 ) -> Tape:  # fmt: skip
     """Runs the model on its inputs and returns the tape of that pass.
+
+    If it would hold more than ``bound`` bytes of values, those inside blocks of the model are dropped on the way.
 
     It is run once more, on changed inputs, where values left torch on the way: to see what has come back of them.
     """
@@ -57,10 +59,11 @@ def capture(
         """One recorded pass, on inputs that may be changed."""
         recorder = Recorder(
             anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact, graphs=graphs,
-            change=change, made=made, whole=whole,
+            change=change, made=made, whole=whole, bound=bound,
         )  # fmt: skip
         mine = _own(args, dtype), _own(kwargs, dtype)
-        with untouched(anatomy), plain_execution():
+        with untouched(anatomy), plain_execution(), plain_attention(anatomy) as instead:
+            recorder.notes += [f"attention is computed by 'sdpa' while it is captured, not by {n!r}" for n in instead]
             starts = []
             for (name, tensor), theirs in zip(_input_names(*mine), given, strict=True):
                 whose = _whose(tensor, owners.get(id(theirs)), batch, batch_dim, graphs)
@@ -202,6 +205,8 @@ def _own(value: Any, dtype: torch.dtype) -> Any:
         for key in twin.keys():  # noqa: SIM118
             twin[key] = _own(twin[key], dtype)
         return twin
+    if hasattr(value, "get_seq_length") and hasattr(value, "update"):
+        return copy.deepcopy(value)  # keys and values of earlier tokens, which a forward pass adds to
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         twin = copy.copy(value)
         for name in [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]:
@@ -296,7 +301,10 @@ def _padding(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _ends(tape_input: Node, padding: Tensor | None) -> Tensor | None:
     """Each sample's last position that is not padding, of an embedding ``(samples, positions, channels)``."""
-    if not isinstance(tape_input.op, Source) or tape_input.op.kind != "embedding" or tape_input.value.ndim != 3:
+    given = tape_input.name == "input.inputs_embeds"
+    if not isinstance(tape_input.op, Source) or (tape_input.op.kind != "embedding" and not given):
+        return None
+    if tape_input.ndim != 3:
         return None
     batch, length = tape_input.shape[:2]
     if tape_input.sample != 0:

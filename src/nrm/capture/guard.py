@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import sys
 import warnings
 from collections.abc import Iterator
 from functools import partial
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
 from nrm.capture.anatomy import Anatomy
-from nrm.capture.recorder import Recorder
+
+if TYPE_CHECKING:
+    from nrm.capture.recorder import Recorder
 
 _CONTAINERS = (dict, list, set)
 
@@ -51,6 +54,52 @@ def plain_execution() -> Iterator[None]:
         if "torch._dynamo" in sys.modules:  # importing it takes seconds, and without it nothing is compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Python does not look for unreachable objects meanwhile.
+
+    A pass makes thousands of objects that stay. Each time their number has grown enough, Python would visit all objects
+    of the process, those of the model's library too, which took a quarter of the time of capturing a language model.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def plain_attention(anatomy: Anatomy) -> Iterator[list[str]]:
+    """Attention of Hugging Face models by torch's own function, where they use kernels that cannot be followed.
+
+    Gives the names of the others. What a configuration said, it says again afterwards.
+    """
+    found = {id(c): c for _, m in anatomy.modules if (c := getattr(m, "config", None)) is not None}
+    named = [(config, _attention_of(config)) for config in found.values()]
+    changed = [(config, name) for config, name in named if name is not None and name not in FOLLOWED]
+    try:
+        for config, _ in changed:
+            setattr(config, ATTENTION, "sdpa")
+        yield sorted({name for _, name in changed})
+    finally:
+        for config, name in changed:
+            setattr(config, ATTENTION, name)
+
+
+ATTENTION = "_attn_implementation"
+"""Where a configuration says by what attention is computed; it is what models read in every call."""
+
+FOLLOWED = ("eager", "sdpa")
+"""Implementations of attention that are made of calls of torch."""
+
+
+def _attention_of(config: Any) -> str | None:
+    name = getattr(config, ATTENTION, None)
+    return name if isinstance(name, str) else None
 
 
 @contextlib.contextmanager

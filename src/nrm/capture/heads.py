@@ -42,7 +42,7 @@ def heads_of(op: Op, parents: list[Node], nodes: list[Node], node: Node) -> Head
 def _attended(halves: list[Node], nodes: list[Node], node: Node) -> Heads | None:
     """A product is attention if one factor is a softmax; the heads are on the axis before positions and channels."""
     factors = [nodes[half.inputs[0]] for half in halves]
-    ndim = node.value.ndim
+    ndim = node.ndim
     if any(isinstance(h.op, Linear) and isinstance(h.op.map, Function) for h in halves):
         return None
     if not any(is_attention(f, nodes) for f in factors):

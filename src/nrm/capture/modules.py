@@ -44,6 +44,7 @@ class Modules:
             return
         self.path = self._paths.get(id(module), self.path)
         self._running.append((self.path, len(r.nodes), r.indices(args)))
+        r.blocks.enter(self.path)
 
     def leave(self, r: Recorder, module: nn.Module, args: Any, *rest: Any) -> None:
         """Called after a module ran (or failed: None): its output gets its name, and a path lost inside is noticed.
@@ -75,6 +76,8 @@ class Modules:
             )
         if path:
             _name(r, path, begin, given, known)
+            with torch._C.DisableTorchFunction():
+                r.blocks.leave(r, path, begin)
 
     def _record(self, r: Recorder, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """One call of a module that is read as a whole; None for its output says that it failed."""
@@ -96,19 +99,12 @@ class Modules:
         """
         generator = torch.Generator().manual_seed(0)
 
-        def other(value: Any) -> Any:
-            if isinstance(value, Tensor) and r.tracked(value):
-                return value + torch.rand(value.shape, generator=generator).to(value)
-            if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-                return type(value)(other(v) for v in value)
-            return {k: other(v) for k, v in value.items()} if isinstance(value, dict) else value
-
         before = [(b, b.clone()) for b in module.buffers()]
         self._probing = True
         try:
             with torch._C.DisableTorchFunction():
                 one = tensors_in(module.forward(*args, **kwargs))
-                two = tensors_in(module.forward(*other(args), **other(kwargs)))
+                two = tensors_in(module.forward(*_other(r, args, generator), **_other(r, kwargs, generator)))
                 return len(one) == len(two) and all(map(torch.equal, one, two))
         finally:
             self._probing = False
@@ -116,6 +112,18 @@ class Modules:
                 for buffer, value in before:
                     if not torch.equal(buffer, value):
                         buffer.copy_(value)
+
+
+def _other(r: Recorder, value: Any, generator: torch.Generator) -> Any:
+    """Arguments with other numbers in the place of those that depend on the input.
+
+    No function inside another one: it would call itself, and so keep itself and the recorder alive.
+    """
+    if isinstance(value, Tensor) and r.tracked(value):
+        return value + torch.rand(value.shape, generator=generator).to(value)
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return type(value)(_other(r, v, generator) for v in value)
+    return {k: _other(r, v, generator) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 class Forward:

@@ -96,7 +96,7 @@ class Linear(Op):
         return ndim - 1 if norm or self.kind == "linear" else None
 
     def keeps_channels(self, node: Node, below: Node, position: int) -> bool:
-        rows = isinstance(self.map, Matmul) and self.map.left and node.channel == node.value.ndim - 1
+        rows = isinstance(self.map, Matmul) and self.map.left and node.channel == node.ndim - 1
         return (rows or self.kind == "pool") and node.channel == below.channel
 
     def table_axes(self, ndim: int, below: int) -> tuple[int, int, int | None] | None:

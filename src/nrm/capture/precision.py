@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture.arguments import PLAIN
-from nrm.operators import Grouped
+from nrm.operators import Dense, Grouped
 
 Origins = dict[int, tuple[Tensor, str]]
 """Tensors by identity, with the names of the parameters that they are (made of)."""
@@ -24,11 +24,15 @@ class Precision:
         self._casts: dict[int, tuple[Tensor, Tensor, int]] = {}
 
     def prepared(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor], name: str = ""
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments in the working precision; a precision that the call itself asks for is replaced by it, too."""
+        """Arguments in the working precision; a precision that the call itself asks for is replaced by it, too.
+
+        A matrix of weights in a lower one stays as it is: what is run instead of its call casts it a piece at a time.
+        """
         if any(t.dtype is not self.dtype and t.is_floating_point() for t in present):
-            args, kwargs = self._cast_all(args, False), self._cast_all(kwargs, False)
+            matrix = self._matrix(name, args, kwargs)
+            args, kwargs = self._cast_all(args, False, matrix), self._cast_all(kwargs, False, matrix)
         return tuple(map(self._asked, args)), {k: self._asked(v) for k, v in kwargs.items()}
 
     def raised(self, value: Any) -> Any:
@@ -38,18 +42,28 @@ class Precision:
     def _asked(self, value: Any) -> Any:
         return self.dtype if isinstance(value, torch.dtype) and value.is_floating_point else value
 
-    def _cast_all(self, value: Any, lower: bool) -> Any:
+    def _matrix(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """The weights of a dense layer among the arguments of a call, if they are kept as they are."""
+        if name not in MATRIX:
+            return None
+        position, key = MATRIX[name]
+        matrix = args[position] if len(args) > position else kwargs.get(key)
+        if not isinstance(matrix, Tensor) or not matrix.is_floating_point() or matrix.ndim != 2:
+            return None
+        return matrix if matrix.dtype.itemsize < self.dtype.itemsize else None
+
+    def _cast_all(self, value: Any, lower: bool, but: Tensor | None = None) -> Any:
         """Float tensors in the working precision (with ``lower``: only those of a lower one)."""
         if isinstance(value, Tensor):
-            return self._cast_one(value, lower)
+            return value if value is but else self._cast_one(value, lower)
         if type(value) in PLAIN:
             return value
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return value
         if isinstance(value, list | tuple):
-            return type(value)(self._cast_all(v, lower) for v in value)
+            return type(value)(self._cast_all(v, lower, but) for v in value)
         if isinstance(value, dict):
-            return {k: self._cast_all(v, lower) for k, v in value.items()}
+            return {k: self._cast_all(v, lower, but) for k, v in value.items()}
         return value
 
     def _cast_one(self, value: Tensor, lower: bool) -> Tensor:
@@ -72,5 +86,22 @@ def _grouped_mm(mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, bias: 
     return Grouped(mat_a.shape, mat_b, tuple(offs.tolist())).apply(mat_a[None])[0]
 
 
-INSTEAD: dict[str, Callable[..., Tensor]] = {"grouped_mm": _grouped_mm}
-"""What is run for functions that torch has in some precisions only."""
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if weight.dtype == input.dtype:
+        return torch.nn.functional.linear(input, weight, bias)
+    result = Dense(input.shape, weight, input.dtype).apply(input[None])[0]
+    return result if bias is None else result.add_(bias)
+
+
+def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    if mat2.dtype == mat1.dtype:
+        return torch.addmm(input, mat1, mat2, beta=beta, alpha=alpha)
+    result = Dense(mat1.shape, mat2.mT, mat1.dtype).apply(mat1[None])[0]
+    return result.mul_(alpha).add_(input, alpha=beta)
+
+
+MATRIX = {"linear": (1, "weight"), "addmm": (2, "mat2")}
+"""Functions with a matrix of weights that may be in a lower precision than the rest, and where it is."""
+
+INSTEAD: dict[str, Callable[..., Tensor]] = {"grouped_mm": _grouped_mm, "linear": _linear, "addmm": _addmm}
+"""What is run for functions that torch has in some precisions only, or in one precision for all arguments."""

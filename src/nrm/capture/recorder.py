@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nrm.capture import axes, elementwise, heads, mutation, remember, repeat, samples, sparse, unseen, writes
+from nrm.capture import axes, elementwise, heads, lean, mutation, remember, repeat, samples, sparse, unseen, writes
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import is_in_place, tensors_in
 from nrm.capture.call import Call
@@ -38,7 +38,7 @@ from nrm.capture.names import (
     without_inplace,
 )  # fmt: skip
 from nrm.capture.op import Op
-from nrm.capture.ops import Combine, Source, Unknown
+from nrm.capture.ops import Combine, Multiply, Source, Unknown
 from nrm.capture.precision import INSTEAD, Origins, Precision
 from nrm.capture.recall import Recall
 from nrm.capture.tape import Node
@@ -58,7 +58,7 @@ class Recorder(TorchFunctionMode):
         self, anatomy: Anatomy, dtype: torch.dtype, vocabulary: dict[str, Callable[..., Any]],
         composed: dict[str, Callable[..., Any]], *, samples: int, batch_dim: int | None, exact: bool,
         graphs: Graphs | None = None, change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None,
-        whole: bool = False,
+        whole: bool = False, bound: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.nodes: list[Node] = []
@@ -83,6 +83,8 @@ class Recorder(TorchFunctionMode):
         self.composed = composed
         self._thread = threading.get_ident()
         self.modules = Modules(anatomy)
+        self.blocks = lean.LeanBlocks(anatomy, bound)
+        self.nbytes = 0
         self._recurrent = {path: next(m.parameters()).dtype for path, m in anatomy.modules if isinstance(m, nn.RNNBase)}
         self.given: list[str] = []
         self.borrowed: list[tuple[str, int, list[int]]] = []
@@ -117,6 +119,12 @@ class Recorder(TorchFunctionMode):
         self.memory.meet(tensor)
         if self.seals[id(tensor)].pointer in self.memory.exposed:
             writes.freeze(self, self.seals[id(tensor)].pointer)
+
+    def forget(self, tensor: Tensor) -> None:
+        """Lets go of a tensor; if it is met again, by whoever holds it, it is a constant."""
+        self.live.pop(id(tensor), None)
+        self.seals.pop(id(tensor), None)
+        self.memory.forget(tensor)
 
     def renew(self, written: Tensor) -> None:
         """The tensors on memory that a recorded call has written are as they are now."""
@@ -156,6 +164,9 @@ class Recorder(TorchFunctionMode):
             op, inputs = repeat.unbiased(self, op, inputs, value, function)
         node = Node(len(self.nodes), op, tuple(inputs), value.detach(), module=self.path, function=function)
         parents = [self.nodes[i] for i in inputs]
+        near = (*parents, *self.nodes[-1:])  # a view lies on the memory of what it reads, halves of a product on one
+        if not any(p.held is not None and p.held.data_ptr() == value.data_ptr() for p in near):
+            self.nbytes += value.numel() * value.element_size()
         if _stays(op, parents, value):
             node.sample, node.channel, node.heads = parents[0].sample, parents[0].channel, parents[0].heads
         else:
@@ -244,7 +255,7 @@ class Recorder(TorchFunctionMode):
 
     def _place_input_channel(self, op: Op, parents: list[Node]) -> None:
         """The channel axis of an input is known once the first layer reads it, also behind data movement and sums."""
-        axis = op.read_channel(parents[0].value.ndim) if parents else None
+        axis = op.read_channel(parents[0].ndim) if parents else None
         if axis is not None:
             self._settle_channel(parents[0], axis)
 
@@ -257,11 +268,11 @@ class Recorder(TorchFunctionMode):
                 node.channel = axis
                 self._settled.add(node.index)
             return
-        if not isinstance(node.op, Combine) or node.op.kind == "matmul":
+        if not isinstance(node.op, Combine | Multiply) or node.op.kind == "matmul":
             return
-        for term, i in zip(node.op.terms, node.inputs, strict=True):
+        for move, i in zip(node.op.maps(len(node.inputs)), node.inputs, strict=True):
             below = self.nodes[i]
-            found = [a for a in range(below.value.ndim) if axes.through(term.move, a) == axis]
+            found = [a for a in range(below.ndim) if axes.through(move, a) == axis]
             if len(found) == 1:
                 self._settle_channel(below, found[0])
                 if below.index in self._settled:
@@ -322,7 +333,7 @@ class Recorder(TorchFunctionMode):
             result = writes.in_place(self, func, name, (args[0], *rest), kwargs)
             self.renew(args[0])
             return result
-        args, kwargs = self.precision.prepared(args, kwargs, present)
+        args, kwargs = self.precision.prepared(args, kwargs, present, name)
         args, kwargs, in_place = without_inplace(func, args, kwargs)
         if in_place or out is not None:
             return writes.write(self, args[0] if in_place else out, func, name, args, kwargs)
@@ -370,6 +381,8 @@ class Recorder(TorchFunctionMode):
             self.memory.protect(target)
         if targets or name in CASTS or name in HANDS_OUT or name.startswith(("get:", "set:")):
             result = func(*args, **kwargs)  # the model's own memory, not a copy in another precision
+        elif name == "embedding" and kwargs.get("max_norm") is None and len(args) < 4:
+            result = self.precision.raised(func(*args, **kwargs))  # rows that are looked up, not the whole table
         else:
             result = func(*self.precision.raised(args), **self.precision.raised(kwargs))
         if name in BLANK:

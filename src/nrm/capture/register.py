@@ -63,7 +63,7 @@ def register(
 
     ``contrast`` is its exact split in a measure against a reference: it gets the step and the arguments of the call, a
     ``Pair`` of values in the place of every tensor that depends on the input, and returns ``step.local(...)`` or
-    ``step.mixed(...)``. Elementwise and linear readings need none.
+    ``step.mixed(...)``. Elementwise and linear readings need none, nor does an ``entrywise`` op of one tensor.
 
     >>> register("sinc", "activation")
     """

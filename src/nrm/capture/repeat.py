@@ -107,7 +107,7 @@ def unbiased(r: Recorder, op: Op, inputs: list[int], value: Tensor, function: st
         return op, inputs
     wide = torch.as_tensor(op.shift, dtype=value.dtype, device=value.device).expand(value.shape).clone()
     below = r.nodes[inputs[0]]
-    channel = None if below.channel is None else below.channel + value.ndim - below.value.ndim
+    channel = None if below.channel is None else below.channel + value.ndim - below.ndim
     index = r.constant(wide, function, None, channel if (channel or 0) >= 0 else None)
     return replace(op, terms=(*op.terms, Term()), shift=None), [*inputs, index]
 

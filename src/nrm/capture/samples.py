@@ -57,7 +57,7 @@ def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
         if not axes:
             return Whose()
     if batch == 1:
-        return _only(shape, _new_axes(op, maps, parents, shape), parents[0].value.device)
+        return _only(shape, _new_axes(op, maps, parents, shape), parents[0].device)
     return _by_entry(op, maps, parents, shape, batch)
 
 
@@ -106,7 +106,7 @@ def release(nodes: Sequence[Node], output: int) -> None:
 
     A fill value computed from the whole batch, which a later assignment replaces, leaves such entries behind.
     """
-    used = {output: torch.ones(nodes[output].shape, dtype=torch.bool, device=nodes[output].value.device)}
+    used = {output: torch.ones(nodes[output].shape, dtype=torch.bool, device=nodes[output].device)}
     for node in reversed(nodes[: output + 1]):
         if node.index not in used:
             continue
@@ -134,7 +134,7 @@ def _entered(map: LinearMap, node: Node) -> tuple[Tensor, Tensor]:
 def _sources(move: LinearMap, node: Node, batch: int) -> Whose:
     """Where the samples of a node's entries lie in what was moved there."""
     if batch == 1:
-        return _only(move.inside, range(len(move.inside)), node.value.device)
+        return _only(move.inside, range(len(move.inside)), node.device)
     code, used = _entered(move, node)
     return _named(torch.where(used, code, _FIRST), batch, range(code.ndim))
 
@@ -151,10 +151,10 @@ def codes_of(node: Node) -> Tensor:
     if node.owner is not None:
         return node.owner + _FIRST
     if node.sample is None:
-        return torch.full(node.shape, _NOBODY, dtype=torch.long, device=node.value.device)
+        return torch.full(node.shape, _NOBODY, dtype=torch.long, device=node.device)
     count = node.shape[node.sample]
-    shape = [count if axis == node.sample else 1 for axis in range(node.value.ndim)]
-    return (torch.arange(count, device=node.value.device) + _FIRST).view(shape).expand(node.shape)
+    shape = [count if axis == node.sample else 1 for axis in range(node.ndim)]
+    return (torch.arange(count, device=node.device) + _FIRST).view(shape).expand(node.shape)
 
 
 def _through_unknown(parents: list[Node], shape: torch.Size, batch: int) -> Whose:
@@ -225,12 +225,12 @@ def _by_entry(op: Op, maps: Maps, parents: list[Node], shape: torch.Size, batch:
     if not any(parent.has_samples for parent in parents):
         return Whose()
     if not shape.numel():
-        return _only(shape, (), parents[0].value.device)
+        return _only(shape, (), parents[0].device)
     total: Tensor | None = None
     for map, parent in zip(maps, parents, strict=True):
         if not parent.has_samples:
             continue
-        code = _moved(op, map, codes_of(parent), shape, batch, parent.value.dtype)
+        code = _moved(op, map, codes_of(parent), shape, batch, parent.dtype)
         if op.scales and total is not None and bool((code == _MIXED).any()):
             continue  # a factor that mixes samples scales the other one; relevance follows the other one
         total = code if total is None else _merged(total, code)

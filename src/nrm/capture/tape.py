@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -37,11 +37,29 @@ class Node:
     heads: tuple[int, int] | None = None
     roots: dict[int, float] = field(default_factory=dict)
     recall: Recall | None = None
+    shape: torch.Size = field(init=False)
+    """The shape of the tensor as the model has it, sample axis included; known without its value, as are the others."""
+    ndim: int = field(init=False)
+    dtype: torch.dtype = field(init=False)
+    device: torch.device = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shape, self.ndim = self.value.shape, self.value.ndim
+        self.dtype, self.device = self.value.dtype, self.value.device
 
     @property
-    def shape(self) -> torch.Size:
-        """The shape of the tensor as the model has it, sample axis included."""
-        return self.value.shape
+    def block(self) -> range | None:
+        """The nodes of its block, if its value is not kept but computed again, with those of the block."""
+        return None
+
+    @property
+    def held(self) -> Tensor | None:
+        """The value, if it is kept; else it is computed again when it is read."""
+        return self.value
+
+    def with_op(self, op: Op, inputs: tuple[int, ...]) -> Node:
+        """The tensor as the result of another op."""
+        return replace(self, op=op, inputs=inputs)
 
     @property
     def has_samples(self) -> bool:
@@ -113,7 +131,7 @@ class Tape:
         """Bytes held by activations, and by entries that were formed for this tape; memory that is shared once."""
         if self.runs is not None:
             return sum(run.nbytes for run in self.runs)
-        tensors = [tensor for node in self.nodes for tensor in (node.value, *node.op.tensors)]
+        tensors = [t for node in self.nodes for t in (node.held, *node.op.tensors) if t is not None]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         return sum(storages.values()) + (0 if self.behind is None else self.behind.nbytes)
 

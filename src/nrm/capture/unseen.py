@@ -111,7 +111,8 @@ def _recognized(r: Recorder, tensor: Tensor) -> bool:
     if pointer is None or pointer in r.memory.histories:
         return False
     near = [(t, r.live[id(t)][1]) for t in r.memory.on(pointer) if id(t) in r.live and t is not tensor]
-    near += [(n.value, n.index) for n in reversed(r.nodes) if n.value.numel() and writes.memory_of(n.value) == pointer]
+    held = [(n.held, n.index) for n in reversed(r.nodes) if n.held is not None and n.held.numel()]
+    near += [(value, index) for value, index in held if writes.memory_of(value) == pointer]
     if not near:
         return False  # that memory was given back, and is used again
     for other, index in near:

@@ -60,6 +60,15 @@ class Memory:
                 bisect.insort(self._begins, pointer)
             self.seen.setdefault(pointer, []).append(tensor)
 
+    def forget(self, tensor: Tensor) -> None:
+        """Forgets a tensor that is given back, and its memory if no other one lies on it."""
+        pointer = memory_of(tensor)
+        left = [t for t in self.seen.get(pointer, ()) if t is not tensor]
+        if left:
+            self.seen[pointer] = left
+        elif self.seen.pop(pointer, None) is not None:
+            del self._begins[bisect.bisect_left(self._begins, pointer)]
+
     def begin(self, tensor: Tensor) -> int | None:
         """Where the memory begins, among that of the tensors that were met, on which a tensor may lie."""
         pointer = memory_of(tensor)
@@ -325,8 +334,8 @@ def _patched(
 def freeze(r: Recorder, pointer: int) -> None:
     """Nodes keep the values they had."""
     for node in r.nodes:
-        if node.value.numel() and memory_of(node.value) == pointer:
-            node.value = node.value.clone()
+        if node.held is not None and node.held.numel() and memory_of(node.held) == pointer:
+            node.value = node.held.clone()
 
 
 def _aliases(r: Recorder, target: Tensor) -> list[Tensor]:

@@ -6,17 +6,18 @@ Every step of a relevance measure is built from such maps. A map acts on tensors
 
 from nrm.operators.by_channel import apply_by_channel, transpose_by_channel
 from nrm.operators.convolution import Convolution, FlatConvolution, convolution_in
+from nrm.operators.dense import Dense
 from nrm.operators.fields import Field, WeightRows, field_of, pick, sources
 from nrm.operators.jacobian import Ends, Jacobian, PerSample
 from nrm.operators.maps import (
     Around as Around,
     Centering,
     Composed,
-    Dense,
     Function,
     Grouped,
     GroupSum,
     Identity,
+    LateMatmul,
     LinearMap,
     Matmul,
     Reduce,
@@ -40,6 +41,7 @@ __all__ = [
     "Grouped",
     "Identity",
     "Jacobian",
+    "LateMatmul",
     "LinearMap",
     "Masking",
     "Matmul",

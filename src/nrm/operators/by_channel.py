@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from nrm.operators.convolution import Convolution, FlatConvolution
-from nrm.operators.maps import Dense, LinearMap
+from nrm.operators.dense import Dense
+from nrm.operators.maps import LinearMap
 
 
 def transpose_by_channel(map: LinearMap, d: Tensor, rows: Sequence[int]) -> Tensor:

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from nrm.errors import RuleError
 from nrm.operators.convolution import Convolution
+from nrm.operators.dense import Dense
 from nrm.operators.maps import (
     Centering,
     Composed,
-    Dense,
     Function,
     GroupSum,
     LinearMap,
@@ -80,7 +80,7 @@ def field_of(map: LinearMap, dtype: torch.dtype) -> Field:
     if isinstance(map, Convolution):
         return _Convolved(map)
     if isinstance(map, Dense):
-        return _Shared(map.weight)
+        return _Shared(map.weight, dtype=map.dtype)
     if isinstance(map, Matmul):
         return _Multiplied(map)
     if isinstance(map, Reduce):
@@ -172,6 +172,7 @@ class _Shared(Field):
 
     weight: Tensor
     sparse: bool = False
+    dtype: torch.dtype | None = None
 
     @property
     def width(self) -> int:  # type: ignore[override]
@@ -184,7 +185,8 @@ class _Shared(Field):
         return p[:, None] * self.width + torch.arange(self.width, device=p.device)
 
     def rows(self, c: Tensor) -> Tensor:
-        return self.weight.index_select(0, c)
+        rows = self.weight.index_select(0, c)
+        return rows if self.dtype is None else rows.to(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,42 +84,6 @@ class Identity(LinearMap):
 
 
 @dataclass(frozen=True, eq=False)
-class Dense(LinearMap):
-    """``y = x W^T`` on the last axis, as ``torch.nn.functional.linear`` has it: ``Dense(x.shape, weight)``."""
-
-    inside: torch.Size
-    """The shape of x, batch included."""
-    weight: Tensor
-    """The weights, (out, in)."""
-
-    @property
-    def outside(self) -> torch.Size:  # type: ignore[override]
-        """The shape of y."""
-        return torch.Size((*self.inside[:-1], self.weight.shape[0]))
-
-    @property
-    def flops(self) -> float:
-        return 2.0 * self.outside.numel() * self.weight.shape[1]
-
-    def apply(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.linear(x, self.weight)
-
-    def transpose(self, y: Tensor) -> Tensor:
-        return torch.matmul(y, self.weight)
-
-    def bound(self, x: Tensor) -> Tensor:
-        lengths: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        rows: Tensor = torch.linalg.vector_norm(self.weight, dim=1)
-        return lengths * rows  # Cauchy and Schwarz
-
-    def reweight(self, change: WeightChange) -> Dense:
-        return Dense(self.inside, change(self.weight))
-
-    def rows(self, scale: Tensor) -> Tensor | None:
-        return along(scale, 1, self.weight)
-
-
-@dataclass(frozen=True, eq=False)
 class Matmul(LinearMap):
     """``y = x @ C`` (or ``C @ x`` if ``left``): a constant ``C`` of two or more axes, broadcast over leading ones."""
 
@@ -129,9 +93,12 @@ class Matmul(LinearMap):
 
     @property
     def outside(self) -> torch.Size:  # type: ignore[override]
-        x = torch.empty(self.inside, device="meta")
-        c = torch.empty(self.constant.shape, device="meta")
-        return torch.matmul(c, x).shape if self.left else torch.matmul(x, c).shape
+        x, c = self.inside, self.constant.shape
+        if len(x) < 2:  # a vector, which has no leading axes and no second one
+            return torch.Size((*c[:-2], c[-2 if self.left else -1]))
+        last = (c[-2], x[-1]) if self.left else (x[-2], c[-1])
+        leading = torch.broadcast_shapes(x[:-2], c[:-2])  # type: ignore[no-untyped-call]
+        return torch.Size((*leading, *last))
 
     @property
     def flops(self) -> float:
@@ -155,6 +122,34 @@ class Matmul(LinearMap):
 
     def _aligned(self, x: Tensor, shape: torch.Size) -> Tensor:
         return x.reshape(self._aligned_shape(x.shape[0], shape))
+
+
+class LateMatmul(Matmul):
+    """A product with a constant that is formed every time it is read, as ``form`` says, and known by its shapes."""
+
+    def __init__(
+        self, inside: torch.Size, form: Callable[[], Tensor], left: bool, outside: torch.Size, flops: float
+    ) -> None:
+        for name, value in (
+            ("inside", inside),
+            ("left", left),
+            ("_form", form),
+            ("_outside", outside),
+            ("_flops", flops),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def constant(self) -> Tensor:
+        return self._form()  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        return self._outside  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def flops(self) -> float:
+        return self._flops  # type: ignore[attr-defined, no-any-return]
 
 
 @dataclass(frozen=True, eq=False)

@@ -178,9 +178,9 @@ class _ColumnSums:
             return map.absolute_sums(small) + offset
         if rows is not None:
             assert isinstance(map, Dense)
-            sums = torch.zeros_like(self.node.value)
-            weight = map.weight.index_select(0, rows).abs()
-            sums[..., rows] = self.network.tape.nodes[self.node.inputs[0]].value.abs() @ weight.T
+            sums = torch.zeros(self.node.shape, dtype=self.node.dtype, device=self.node.device)
+            h = self.network.tape.nodes[self.node.inputs[0]].value
+            sums[..., rows] = h.abs() @ map.weight.index_select(0, rows).to(h.dtype).abs().T
             return sums + offset
         return self._total(0, "absolute")
 

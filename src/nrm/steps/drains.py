@@ -23,7 +23,7 @@ def drain_shape(tape: Tape, node: Node, port: str) -> tuple[int, ...]:
 def drain_index(tape: Tape, node: Node, port: str) -> Tensor:
     """For every neuron of a tensor, the flat index of the neuron of its drain that it gives to; broadcastable."""
     shape = drain_shape(tape, node, port)
-    own = torch.arange(math.prod(shape), device=node.value.device).view(1, *shape)
+    own = torch.arange(math.prod(shape), device=node.device).view(1, *shape)
     return own[0] if port == "sink" else widened(tape, node, own)[0]
 
 
@@ -36,8 +36,8 @@ def narrowed(tape: Tape, node: Node, m: Tensor) -> Tensor:
         at = _owned(node).expand(m.shape[0], -1)
         flat = m.new_zeros(m.shape[0], math.prod(shape)).scatter_add(1, at, m.reshape(m.shape[0], -1))
         return flat.view(m.shape[0], *shape)
-    m = m.permute(0, *(a + 1 for a in kept), *(a + 1 for a in range(node.value.ndim) if a not in kept))
-    return m.flatten(len(kept) + 1).sum(-1) if node.value.ndim > len(kept) else m
+    m = m.permute(0, *(a + 1 for a in kept), *(a + 1 for a in range(node.ndim) if a not in kept))
+    return m.flatten(len(kept) + 1).sum(-1) if node.ndim > len(kept) else m
 
 
 def widened(tape: Tape, node: Node, v: Tensor) -> Tensor:
@@ -63,6 +63,6 @@ def _owned(node: Node) -> Tensor:
     assert node.owner is not None
     if node.channel is None:
         return node.owner.flatten()
-    channels = torch.arange(node.shape[node.channel], device=node.value.device)
-    wide = channels.view(-1, *(1,) * (node.value.ndim - node.channel - 1))
+    channels = torch.arange(node.shape[node.channel], device=node.device)
+    wide = channels.view(-1, *(1,) * (node.ndim - node.channel - 1))
     return (node.owner * len(channels) + wide).flatten()

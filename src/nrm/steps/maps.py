@@ -294,7 +294,7 @@ class Factored(Map):
         node = self.factors.below
         for part in self.factors():
             assert self.factors.is_identity, "a linear step leads from a neuron to many"
-            entry = at(part.a, node.shape, neurons, node.value.dtype) * getattr(part.map, "weight", 1.0)
+            entry = at(part.a, node.shape, neurons, node.dtype) * getattr(part.map, "weight", 1.0)
             total = entry if total is None else total + entry
         return [] if total is None else [(neurons, total)]
 

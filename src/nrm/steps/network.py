@@ -216,14 +216,15 @@ class Network:
             return unit
         node, like = self.nodes[index], self.tape.nodes[self.nodes[index].tensor]
         shape = drain_shape(self.tape, like, node.port) if node.port else tuple(like.shape)
-        return torch.ones(shape, dtype=self.tape.dtype, device=like.value.device)
+        return torch.ones(shape, dtype=self.tape.dtype, device=like.device)
 
     def _risen(self, node: RelevanceNode) -> Tensor:
         """The unit of a branch or a column: what the units below add up to."""
         parts = [link.map.apply(self.full_unit(link.to)[None])[0] for link in node.links]
         if parts:
             return sum(parts[1:], parts[0])
-        return torch.zeros_like(self.tape.nodes[node.tensor].value)
+        like = self.tape.nodes[node.tensor]
+        return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
     def converts(self, i: int) -> bool:
         """Whether the columns of a step are divided by their sums."""

@@ -13,6 +13,7 @@ from nrm.capture.ops import Combine, Linear, Source
 from nrm.capture.replay import deviates
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
+from nrm.operators import LinearMap
 
 
 def compare(here: Tape, there: Tape) -> None:
@@ -54,7 +55,7 @@ def check_constants(here: Node, there: Node, below: Sequence[tuple[Tensor, Tenso
         same = deviates(a, [x[None]], a.map.apply((x - y)[None])[0], value - other) is None
     if same:
         return
-    places = isinstance(a, Combine) and not a.joins
+    places = isinstance(a, Combine) and isinstance(b, Combine) and not _same(_moves(a), _moves(b))
     raise CaptureError(
         "entries are taken from other places in the two runs of a contrast" if places else
         "a constant that is computed from the input differs between the two runs of a contrast",
@@ -62,6 +63,10 @@ def check_constants(here: Node, there: Node, below: Sequence[tuple[Tensor, Tenso
         expected="the same in both runs: a difference there is nobody's share",
         hint="a reference that is closer to the input (the same routing, order, mask and padding)",
     )  # fmt: skip
+
+
+def _moves(op: Combine) -> tuple[LinearMap | None, ...]:
+    return tuple(term.move for term in op.terms)
 
 
 def differing_choice(node: Node) -> CaptureError:

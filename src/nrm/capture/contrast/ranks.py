@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture.contrast.splits import splits
-from nrm.capture.contrast.step import Exact, Pair, Parts, Piece, Step
+from nrm.capture.contrast.step import Exact, Pair, Piece, Step
 from nrm.errors import CaptureError
 from nrm.operators import LinearMap, WeightChange
 
@@ -23,24 +23,30 @@ class PerLine(LinearMap):
 
     inside: torch.Size
     outside: torch.Size
-    dim: int
+    dim: int | None
+    """The axis of the lines; None: all entries are one line."""
     weight: Tensor
     """The matrices, one per line, ``(*lines, ranks, entries)``."""
 
     def apply(self, x: Tensor) -> Tensor:
-        return self._along(x, self.inside, self.weight, self.outside)
+        return self._along(x, self._lines, self.weight, self.outside)
 
     def transpose(self, y: Tensor) -> Tensor:
         return self._along(y, self._with_ranks, self.weight.mT, self.inside)
 
     @property
+    def _lines(self) -> torch.Size:
+        return torch.Size([self.inside.numel()]) if self.dim is None else self.inside
+
+    @property
     def _with_ranks(self) -> torch.Size:
         """The shape of the result with an axis of ranks, also if it has one rank and no axis."""
-        return torch.Size(self.weight.shape[-2] if d == self.dim else n for d, n in enumerate(self.inside))
+        return torch.Size(self.weight.shape[-2] if d == (self.dim or 0) else n for d, n in enumerate(self._lines))
 
     def _along(self, x: Tensor, shape: torch.Size, weight: Tensor, outside: torch.Size) -> Tensor:
-        lines = x.reshape(x.shape[0], *shape).movedim(self.dim + 1, -1).unsqueeze(-1)
-        return (weight @ lines).squeeze(-1).movedim(-1, self.dim + 1).reshape(x.shape[0], *outside)
+        axis = (self.dim or 0) + 1
+        lines = x.reshape(x.shape[0], *shape).movedim(axis, -1).unsqueeze(-1)
+        return (weight @ lines).squeeze(-1).movedim(-1, axis).reshape(x.shape[0], *outside)
 
     def reweight(self, change: WeightChange) -> PerLine:
         return PerLine(self.inside, self.outside, self.dim, change(self.weight))
@@ -64,9 +70,8 @@ def _ranked(step: Step, input: Pair, *args: Any, **kwargs: Any) -> Exact:
         (dim,) = _given(kwargs, args, dim=None)
         count = shape.numel() if dim is None else shape[dim]
         ranks = [(count - 1) // 2]
-    if dim is None:  # the median of everything is that of one line
-        return step.mixed(lambda: _by_rank(step, input.reshape(-1), torch.Size([shape.numel()]), outside, 0, ranks))
-    return step.mixed(lambda: _by_rank(step, input, shape, outside, dim % len(shape), ranks))
+    axis = None if dim is None else dim % len(shape)
+    return step.mixed(lambda: (Piece(PerLine(shape, outside, axis, _by_rank(step, input, axis, ranks))),))
 
 
 def _given(kwargs: dict[str, Any], args: tuple[Any, ...], **defaults: Any) -> list[Any]:
@@ -75,17 +80,19 @@ def _given(kwargs: dict[str, Any], args: tuple[Any, ...], **defaults: Any) -> li
     return [kwargs.get(name, placed.get(name, default)) for name, default in defaults.items()]
 
 
-def _by_rank(step: Step, x: Pair, shape: torch.Size, outside: torch.Size, dim: int, ranks: list[int]) -> Parts:
-    lines = Pair(*(v.movedim(dim, -1).reshape(-1, shape[dim]) for v in x))
+def _by_rank(step: Step, x: Pair, dim: int | None, ranks: list[int]) -> Tensor:
+    """The matrices of all lines along an axis; None: the median of everything is that of one line."""
+    x, dim = (x.reshape(-1), 0) if dim is None else (x, dim)
+    shape = x.here.shape
     size = shape[dim]
     if size**3 // 2 > LARGEST:
         raise CaptureError(
             f"{step.node.function} of so long a line is not split between two runs", where=f"layer {step.node.name!r}",
             got=f"{size} entries", expected=f"at most {round((2 * LARGEST) ** (1 / 3))}",
         )  # fmt: skip
+    lines = Pair(*(v.movedim(dim, -1).reshape(-1, size) for v in x))
     weight = torch.stack([_shares(a, b)[ranks] for a, b in zip(*lines, strict=True)])
-    lead = [n for d, n in enumerate(shape) if d != dim]
-    return (Piece(PerLine(shape, outside, dim, weight.reshape(*lead, len(ranks), size))),)
+    return weight.reshape(*(n for d, n in enumerate(shape) if d != dim), len(ranks), size)
 
 
 def _shares(here: Tensor, there: Tensor) -> Tensor:

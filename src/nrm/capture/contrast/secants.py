@@ -80,10 +80,13 @@ def _is_near(z: Pair, gap: Tensor, name: str) -> Tensor:
 
 
 def derivative(function: Function, z: Tensor) -> Tensor:
-    """Torch's derivative of an elementwise function; 0 where it has none, or an infinite one."""
+    """Torch's derivative of an elementwise function; 0 where it has none, an infinite one, or torch cannot find it."""
     with torch.inference_mode(False), torch.enable_grad():
         point = z.detach().clone().requires_grad_()
-        value = function(point)
+        try:
+            value = function(point)
+        except RuntimeError:  # it has run on these numbers before, so it leaves torch: numpy takes none with a gradient
+            return torch.zeros_like(z)
         if not value.requires_grad:
             return torch.zeros_like(z)
         (found,) = torch.autograd.grad(value.sum(), point)

@@ -8,7 +8,7 @@ constant, so that nothing but differences has a share.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from nrm.capture.contrast.secants import SMOOTH, Function, slope
 from nrm.capture.contrast.step import Pair, Parts, Piece, Step
-from nrm.capture.ops import Combine, Exact, LogSoftmax, Multiply, Pointwise, Select, Singular, Softmax
+from nrm.capture.ops import Combine, Exact, LogSoftmax, Multiply, Op, Pointwise, Select, Singular, Softmax
 from nrm.capture.replay import Segment
-from nrm.operators import Expand, Gather, GroupSum, LinearMap
+from nrm.operators import Expand, Gather, GroupSum, LinearMap, Masking
 
 Split = Callable[..., Exact | None]
 SPLITS: dict[str, Split] = {}
@@ -48,7 +48,7 @@ def split(step: Step) -> Exact | None:
         return _softmax(step, op)
     if isinstance(op, Select):
         return _maximum(step, op)
-    if isinstance(op, Pointwise | Singular):
+    if isinstance(op, Pointwise | Singular) or (op.entrywise and len(step.node.inputs) == 1):
         return _elementwise(step, op)
     return _called(SPLITS[name], step) if name in SPLITS and step.node.recall is not None else None
 
@@ -61,7 +61,8 @@ def _called(split: Split, step: Step) -> Exact | None:
 # ---- elementwise -----------------------------------------------------------------------------------------------------
 
 
-def _elementwise(step: Step, op: Pointwise | Singular) -> Exact:
+def _elementwise(step: Step, op: Op) -> Exact:
+    """The secant of a function of one tensor, entry by entry: known, or of an op of one's own."""
     move = op.move if isinstance(op, Singular) else None
 
     def pieces() -> Parts:
@@ -80,21 +81,28 @@ def _relu(z: Pair) -> Tensor:
     return torch.where(on | off, on.to(gap), (z.here.clamp(min=0) - z.there.clamp(min=0)) / gap)
 
 
-def _function(step: Step, op: Pointwise | Singular) -> tuple[Function | None, str]:
+def _function(step: Step, op: Op) -> tuple[Function | None, str]:
     """An elementwise step as a function of what it reads, and a name that says how it bends."""
     node, (j,) = step.node, step.node.inputs
     if isinstance(op, Singular):
         return op.elementwise, node.function
-    if op.function is not None:
+    if isinstance(op, Pointwise) and op.function is not None:
         return op.function, "square" if op.function is torch.square else node.function
-    if op.factors:
+    if isinstance(op, Pointwise) and op.factors:
         segment = Segment(step.runs[0], (j,), node.index)
         bends = all(n.function in _PLAIN or n.function in SMOOTH for n in segment.nodes)
         return segment, "tanh" if bends else ""
     if node.recall is not None and node.recall.reads == (j,):
         recall = node.recall
         return lambda v: recall.run({j: v}), node.function
-    return None, node.function
+    return _computed(op, step.inputs[0].here), node.function
+
+
+def _computed(op: Op, example: Tensor) -> Function | None:
+    """What an op computes, as a function of one tensor; None if it does not say."""
+    if op.compute([example[None]]) is None:
+        return None
+    return lambda v: op.compute([v[None]])[0]  # type: ignore[index]
 
 
 _PLAIN = {"mul", "add", "sub", "rsub", "neg", "negative", "pow", "square"}
@@ -183,11 +191,28 @@ def crossing(one: Pair, other: Pair) -> Tensor:
 @splits("maximum", "minimum", "fmax", "fmin", "max", "min")
 def _larger(step: Step, input: Pair | Tensor, other: Pair | Tensor, *_: Any, **__: Any) -> Exact:
     """The larger, or smaller, of two tensors, entry by entry."""
+    return _larger_of(step, [input, other], step.node.function in ("maximum", "fmax", "max"))
+
+
+@splits("scatter_reduce", "index_reduce")
+def _arrived(step: Step, *args: Any, **kwargs: Any) -> Exact | None:
+    """The larger, or smaller, of the value that a place had and of those that arrive there.
+
+    Places that nothing arrives at are data movement, and have no split of their own.
+    """
+    op = step.node.op
+    assert isinstance(op, Combine)
+    if not all(isinstance(term.move, Masking) for term in op.terms):
+        return None
+    return _larger_of(step, step.inputs, "amax" in (*args, *kwargs.values()))
+
+
+def _larger_of(step: Step, given: Sequence[Pair | Tensor], largest: bool) -> Exact:
     shape, op = step.node.shape, step.node.op
     assert isinstance(op, Combine)
     sides = [Pair(*(v.expand(shape) for v in (side if isinstance(side, Pair) else Pair(side, side))))
-             for side in (input, other)]  # fmt: skip
-    sign = 1.0 if step.node.function in ("maximum", "fmax", "max") else -1.0
+             for side in given]  # fmt: skip
+    sign = 1.0 if largest else -1.0
 
     def weight() -> Tensor:
         """The weight of the first one."""

@@ -6,6 +6,7 @@ exact split. So all steps of this tape are linear, and rules, sweeps and searche
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,24 +28,20 @@ from nrm.operators import Function, LinearMap, Matmul
 class DifferenceNode(Node):
     """A tensor of a contrast. Its value is the difference of the runs, formed when it is read."""
 
-    __slots__ = ("_form", "_like")
+    __slots__ = ("_form",)
 
     def __init__(self, here: Node, op: Op, inputs: tuple[int, ...], form: Callable[[], Tensor]) -> None:
-        self._form, self._like = form, here
+        self._form = form
         self.index, self.op, self.inputs = here.index, op, inputs
         self.name, self.module, self.function = here.name, here.module, here.function
         self.sample, self.channel, self.owner, self.heads = here.sample, here.channel, here.owner, here.heads
         self.roots, self.recall = here.roots, None
+        self.shape, self.ndim, self.dtype, self.device = here.shape, here.ndim, here.dtype, here.device
 
     @property
     def value(self) -> Tensor:  # type: ignore[override]
         """The difference of the runs."""
         return self._form()
-
-    @property
-    def shape(self) -> torch.Size:
-        """The shape of the tensor; nothing is formed for it."""
-        return self._like.value.shape
 
 
 def contrast(here: Tape, there: Tape) -> Tape:
@@ -62,11 +59,13 @@ def contrast(here: Tape, there: Tape) -> Tape:
 def _difference(step: Step, nodes: list[Node]) -> Node:
     node, op = step.node, step.node.op
 
-    masked = _is_masked(node)
+    @functools.cache
+    def masked() -> bool:
+        return _is_masked(node)
 
     def plain() -> Tensor:
         # What is masked in both runs is the same infinity in both, and does not differ.
-        return step.result.delta if masked else step.node.value - step.other.value
+        return step.result.delta if masked() else step.node.value - step.other.value
 
     if isinstance(op, Source):
         return DifferenceNode(node, op, node.inputs, plain)
@@ -104,7 +103,8 @@ def _half(step: Step, op: Linear, nodes: list[Node]) -> Node:
     assert isinstance(other, Linear)
     map = mean_of(op.map, other.map)
     (j,) = step.node.inputs
-    return DifferenceNode(step.node, Linear(map, "matmul"), (j,), lambda: map.apply(nodes[j].value[None])[0])
+    below = nodes[j]  # not the list, which will have the new node: in a circle both runs would outlive their measure
+    return DifferenceNode(step.node, Linear(map, "matmul"), (j,), lambda: map.apply(below.value[None])[0])
 
 
 def mean_of(one: LinearMap, other: LinearMap) -> LinearMap:

@@ -28,7 +28,9 @@ def _attention(
 
 def _repeated(shared: Tensor, heads: int) -> Tensor:
     """Keys or values that several query heads share, one copy for each."""
-    return shared.repeat_interleave(heads // shared.shape[-3], -3)
+    copies = heads // shared.shape[-3]
+    wide = shared.unsqueeze(-3).expand(*shared.shape[:-2], copies, *shared.shape[-2:])
+    return wide.flatten(-4, -3) if copies > 1 else shared
 
 
 def _causal(query: Tensor, key: Tensor) -> Tensor:

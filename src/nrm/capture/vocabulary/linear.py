@@ -79,10 +79,15 @@ def _dense(c: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -
         folds = isinstance(move, Reshape) and move.inside[-1] == move.outside[-1] and node.op.terms[0].scale == 1.0
         if folds and above.sample is not None:
             shape = torch.Size((*above.shape[:-1], weight.shape[0]))
-            op = Linear(Dense(above.shape, weight), "linear", bias)
+            op = Linear(_layer(c, above.shape, weight), "linear", bias)
             unfolded = c.recorder.add(op, [above.index], c.result.reshape(shape), c.name)
             return [(c.result, Combine((Term(Reshape(shape, c.result.shape)),)), [unfolded])]
-    return c.one(Linear(Dense(input.shape, weight), "linear", bias), input)
+    return c.one(Linear(_layer(c, input.shape, weight), "linear", bias), input)
+
+
+def _layer(c: Call, shape: torch.Size, weight: Tensor) -> Dense:
+    """The map of a dense layer; weights of a lower precision than its result are kept as they are."""
+    return Dense(shape, weight, None if weight.dtype == c.result.dtype else c.result.dtype)
 
 
 @reads("matmul", "mm", "bmm", "mv", "rmatmul", "dot", "inner")
@@ -121,7 +126,8 @@ def _grouped(c: Call, mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, 
 def _both(c: Call, input: Tensor, other: Tensor) -> Steps:
     """A product of two tensors that both carry relevance."""
     if input.ndim < 2 or other.ndim < 2 or c.name == "inner":
-        return product(c, (input, lambda v: torch.matmul(v, other)), (other, lambda v: torch.matmul(input, v)))
+        function = torch.inner if c.name == "inner" else torch.matmul
+        return product(c, (input, lambda v: function(v, other)), (other, lambda v: function(input, v)))
     halves = [(input, Matmul(input.shape, other.detach())), (other, Matmul(other.shape, input.detach(), left=True))]
     return _halves(c, halves)
 
@@ -142,13 +148,14 @@ def _halves(c: Call, halves: Sequence[tuple[Tensor, LinearMap]]) -> Steps:
 def _addmm(c: Call, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Steps:
     if c.tracked(mat2) or not c.tracked(mat1):
         return None
+    matrix = (mat2 if alpha == 1 else mat2.to(mat1.dtype) * alpha).detach().mT
     if c.tracked(input):
-        product = Linear(Dense(mat1.shape, (mat2 * alpha).detach().mT), "linear")
-        below = c.recorder.add(product, [c.index(mat1)], torch.mm(mat1, mat2) * alpha, "mm")
+        map = _layer(c, mat1.shape, matrix)
+        below = c.recorder.add(Linear(map, "linear"), [c.index(mat1)], map.apply(mat1[None])[0], "mm")
         move = None if input.shape == c.result.shape else Expand(input.shape, c.result.shape)
         terms = (Term(move, float(beta)), Term())
         return [(c.result, Combine(terms, joins=True, kind="add"), [c.index(input), below])]
-    return _dense(c, mat1, (mat2 * alpha).detach().mT, (input * beta).detach())
+    return _dense(c, mat1, matrix, (input * beta).detach())
 
 
 @reads("einsum", "tensordot")

@@ -29,7 +29,7 @@ class Elementwise(Family):
             return
         network.link(here, below, Scaled(node.shape, lambda: _signed(network, secant(network, node))))
         if op.offset != 0:
-            offset = node.value.new_full((), op.offset)
+            offset = torch.full((), op.offset, dtype=node.dtype, device=node.device)
             network.link(here, network.drain(i, "offset"), network.drained(i, lambda: offset))
 
     def _hand_on(self, network: Network, node: Node) -> None:

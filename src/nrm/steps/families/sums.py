@@ -95,7 +95,7 @@ class Sums(Additive):
     def shift(self, rules: Assignment, node: Node) -> Tensor | None:
         op, total = _sum(node), None
         if op.shift is not None:
-            total = torch.as_tensor(op.shift, dtype=node.value.dtype, device=node.value.device)
+            total = torch.as_tensor(op.shift, dtype=node.dtype, device=node.device)
         for position, (term, j) in enumerate(zip(op.terms, node.inputs, strict=True)):
             below = rules.shift(j) if rules.open[j] else None
             if below is None:

@@ -1,0 +1,100 @@
+"""Dense layers, whose weights may be kept in another precision than the one they work in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nrm.operators.maps import LinearMap, WeightChange, along
+
+PIECE = 2**18
+"""So many weights of another precision are cast at a time."""
+
+WIDE = 2**20
+"""From so many weights on, rows of zeros are looked for before they are multiplied."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(LinearMap):
+    """``y = x W^T`` on the last axis, as ``torch.nn.functional.linear`` has it: ``Dense(x.shape, weight)``.
+
+    Weights of a lower precision than that of x, those of a bfloat16 model, stay as they are: they are cast a piece at a
+    time where they are used, and dropped, so that a large model is never there twice.
+
+    >>> half = torch.ones(3, 2, dtype=torch.bfloat16)
+    >>> Dense(torch.Size([2]), half, torch.float32).apply(torch.tensor([[0.1, 0.2]])).dtype
+    torch.float32
+    """
+
+    inside: torch.Size
+    """The shape of x, batch included."""
+    weight: Tensor
+    """The weights, (out, in), as they are kept."""
+    dtype: torch.dtype | None = None
+    """The precision of x, if the weights are kept in another one."""
+
+    @property
+    def outside(self) -> torch.Size:  # type: ignore[override]
+        """The shape of y."""
+        return torch.Size((*self.inside[:-1], self.weight.shape[0]))
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.outside.numel() * self.weight.shape[1]
+
+    @property
+    def full(self) -> Tensor:
+        """All weights in the precision of x; those that are kept in another one are cast for this use alone."""
+        return self.weight if self.dtype is None else self.weight.to(self.dtype)
+
+    def apply(self, x: Tensor) -> Tensor:
+        if self.dtype is None:
+            return torch.nn.functional.linear(x, self.weight)
+        y = x.new_empty(*x.shape[:-1], self.weight.shape[0])
+        for rows, piece in self._pieces():
+            y[..., rows] = torch.nn.functional.linear(x, piece)
+        return y
+
+    def transpose(self, y: Tensor) -> Tensor:
+        if self.weight.numel() >= WIDE and y.ndim > 2:
+            return self._transpose_live(y)
+        return torch.matmul(y, self.weight) if self.dtype is None else self._transpose_cast(y)
+
+    def _transpose_live(self, y: Tensor) -> Tensor:
+        """Only where y is not 0: of all logits of a text one row is explained, and a look costs less than a product."""
+        flat = y.reshape(-1, y.shape[-1])
+        live = flat.any(1).nonzero()[:, 0]
+        few = 2 * len(live) <= len(flat)
+        given = flat.index_select(0, live) if few else flat
+        found = torch.matmul(given, self.weight) if self.dtype is None else self._transpose_cast(given)
+        if few:
+            found = found.new_zeros(len(flat), found.shape[1]).index_copy_(0, live, found)
+        return found.view(*y.shape[:-1], -1)
+
+    def _transpose_cast(self, y: Tensor) -> Tensor:
+        flat = y.reshape(-1, self.weight.shape[0])
+        x = y.new_zeros(flat.shape[0], self.weight.shape[1])
+        for rows, piece in self._pieces():
+            x.addmm_(flat[:, rows], piece)
+        return x.view(*y.shape[:-1], self.weight.shape[1])
+
+    def _pieces(self) -> Iterator[tuple[slice, Tensor]]:
+        """Some rows of the weights at a time, cast."""
+        many = max(1, PIECE // max(1, self.weight.shape[1]))
+        for begin in range(0, self.weight.shape[0], many):
+            rows = slice(begin, begin + many)
+            yield rows, self.weight[rows].to(self.dtype)
+
+    def bound(self, x: Tensor) -> Tensor:
+        lengths: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        rows: Tensor = torch.linalg.vector_norm(self.weight, dim=1, dtype=self.dtype)
+        return lengths * rows  # Cauchy and Schwarz
+
+    def reweight(self, change: WeightChange) -> Dense:
+        return Dense(self.inside, change(self.full))
+
+    def rows(self, scale: Tensor) -> Tensor | None:
+        return along(scale, 1, self.weight)
