@@ -124,25 +124,6 @@ def test_timm_models() -> None:
         load_model("timm:absent", weights="none")
 
 
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small language model and its tokenizer."""
-    vision.load()
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    words = {word: i for i, word in enumerate(["[UNK]", "once", "upon", "a", "time", "there", "was"])}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    path = tmp_path_factory.mktemp("reader")
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]").save_pretrained(path)
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, vocab_size=7
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(path)
-    return path
-
-
 def test_texts_are_read_by_the_tokenizer_of_a_hugging_face_model(reader: Path) -> None:
     loaded = load_model(f"hf:{reader}")
     (item,) = read_inputs(loaded, ["once upon a time"])

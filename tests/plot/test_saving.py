@@ -35,11 +35,19 @@ def found(R: nrm.Measure) -> Any:
     )
 
 
+def written() -> nrm.Generated:
+    table = torch.rand(2, 4).tril(2)
+    tokens = ("once", "upon", "a", "time", "there")
+    R = nrm.measure(nn.Linear(4, 2), torch.rand(1, 4), rules="lrp-0", bias="input")
+    return nrm.Generated(table, tokens, 3, torch.rand(2), (False,) * 5, torch.arange(5), R)
+
+
 PICTURES: dict[str, Callable[[nrm.Measure], Any]] = {
     "heatmap": lambda R: plot.heatmap(R(R.input)[0], torch.rand(1, 8, 8)),
     "montage": lambda R: plot.montage([(torch.rand(1, 8, 8), R(R.input)[0])]),
     "flows": lambda R: plot.flows(R, R["1"].channels, R["3"].channels),
     "gallery": lambda R: plot.gallery(found(R), R["1"].channel(0), k=2, dataset=torch.rand(6, 1, 8, 8)),
+    "generated": lambda R: plot.generated(written()),
     "graph": lambda R: plot.graph(torch.tensor([[0], [1]]), [0.5, 0.5], pos=[[0.0, 0.0], [1.0, 1.0]]),
     "sc_curves": lambda R: plot.sc_curves([1, 2, 3], {"mine": torch.rand(4, 3)}),
     "scatter": lambda R: plot.scatter(torch.rand(9), torch.rand(9)),

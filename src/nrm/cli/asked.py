@@ -166,6 +166,28 @@ class EvaluateCommand(OfInputs):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GenerateCommand:
+    """Let a language model write, and show what each of its tokens owes to those before it."""
+
+    model: ModelName
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The text that it goes on with.")]
+    tokens: Annotated[int, typer.Option(min=1, help="How many tokens are written at most.")] = 16
+    answer: Annotated[str | None, typer.Option(help="Explain this text instead of what the model would write.")] = None
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The prompt is a message; the model's chat template is used.")
+    ] = False
+    k: Annotated[int, typer.Option("-k", min=1, help="How many sources are listed for every token.")] = 4
+    first: Annotated[
+        bool, typer.Option("--first/--no-first", help="Show the first token, too, where unused attention goes.")
+    ] = True
+    out: Annotated[Path | None, typer.Option(help="A picture of the table: generated.png.")] = None
+    rules: Annotated[str, typer.Option(help="A composite by name, or a rule: Gamma(0.25), ZPlus.")] = "auto"
+    memory: Annotated[str, typer.Option(help='Memory for the answer, such as "2 GiB".')] = "auto"
+    json: AsJson = False
+    options: ModelOptions = field(default_factory=ModelOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RelmaxCommand(OfModel):
     """The samples of a data set in which channels, sets or pairs have the largest relevance, and where in them."""
 

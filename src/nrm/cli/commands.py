@@ -19,6 +19,7 @@ COMMANDS: dict[type[Any], str] = {
     asked.QueryCommand: "nrm.cli.ask",
     asked.CheckCommand: "nrm.cli.ask",
     asked.EvaluateCommand: "nrm.cli.judging",
+    asked.GenerateCommand: "nrm.cli.writing",
     asked.RelmaxCommand: "nrm.cli.datasets",
     asked.ExploreCommand: "nrm.cli.pages",
     asked.ReproduceCommand: "nrm.cli.experiments",

@@ -12,6 +12,7 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`strips`: an image, and where its strongest combinations of blocks look.
 * :func:`text`: the tokens of a text in the colours of their relevance; shown by notebooks without any extra.
 * :func:`graph`: a graph with the relevance of its nodes and edges.
+* :func:`generated`: generated tokens by the tokens that they come from.
 * :func:`table`: a table of shares with names at its sides, such as generated tokens by their sources.
 * :func:`waterfall`: amounts that add up, from the output of a reference to the output here.
 * :func:`diverging`: the colour map of all.
@@ -44,7 +45,7 @@ from nrm.plot.pictures import Array as Array, read_image as read_image
 from nrm.plot.saving import draw_and_save as draw_and_save, save_and_close as save_and_close
 from nrm.plot.series import series
 from nrm.plot.strip import strips
-from nrm.plot.table import table
+from nrm.plot.table import generated, table
 from nrm.plot.waterfall import waterfall
 from nrm.plot.words import Text, read_pieces as read_pieces, text
 
@@ -53,6 +54,7 @@ __all__ = [
     "diverging",
     "flows",
     "gallery",
+    "generated",
     "graph",
     "heatmap",
     "montage",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nrm.errors import NrmError, QuestionError
+from nrm.numbers import percent
 from nrm.plot.heat import ENDS, INK, add_bar, check_axes, draw_heat, read_heat, read_look
 from nrm.plot.pictures import Picture, Scalar
 from nrm.plot.saving import new_axes
@@ -13,6 +14,8 @@ from nrm.plot.words import read_pieces
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from nrm.measure import Generated
 
 CELL = 0.34
 """The height and the width of a cell in inches."""
@@ -82,6 +85,36 @@ def table(
     if colorbar:
         add_bar(ax, drawn, heat, labels)
     return ax
+
+
+def generated(
+    found: Generated,
+    *,
+    first: bool = True,
+    ax: Axes | None = None,
+    scale: float | str | None = "98%",
+    colorbar: bool = True,
+    title: str | None = None,
+) -> Axes:
+    """Draw what generated tokens owe to those before them: a row for each, a column for every source.
+
+    Args:
+        found: what :func:`nrm.generated` gave.
+        first: draw the share of the first token, too, in which much of the mass lies in many models. False leaves it
+            out, shows the others as shares of what it has not, and says how much it has.
+        ax: where to draw; a new figure if None.
+        scale: the relevance that has the full colour, as in :func:`nrm.plot.table`.
+        colorbar: add a colour bar.
+        title: text above the table.
+
+    Returns:
+        ``ax``; its data coordinates are the numbers of sources and generated tokens.
+    """
+    shares, columns = (found.relevance, found.sources) if first else (found.without_first(), found.sources[1:])
+    if not first:
+        apart = f"{percent(float(found.first.mean()), 0)} in the first token, left out"
+        title = apart if title is None else f"{title} ({apart})"
+    return table(shares, found.written, columns, ax=ax, scale=scale, colorbar=colorbar, title=title)
 
 
 def _names(given: Sequence[str] | None, count: int, what: str) -> list[str]:
