@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nrm._version import __version__
 
 if TYPE_CHECKING:
-    from nrm import compat, errors, evaluate, methods, plot, rules, testing
+    from nrm import compat, errors, evaluate, methods, plot, rules, tasks as tasks, testing
     from nrm.capture import register
     from nrm.errors import (
         CaptureError as CaptureError,
@@ -32,8 +32,18 @@ if TYPE_CHECKING:
         RuleError as RuleError,
     )
     from nrm.explorer import explore
-    from nrm.jobs import heatmaps, open_store as open_store, relmax, stream
-    from nrm.measure import Check as Check, Cut as Cut, Difference as Difference, Measure as Measure, measure, reference
+    from nrm.jobs import circuit, heatmaps, open_store as open_store, relmax, stream
+    from nrm.measure import (
+        Check as Check,
+        Circuit as Circuit,
+        Cut as Cut,
+        Difference as Difference,
+        Generated as Generated,
+        Measure as Measure,
+        generated as generated,
+        measure,
+        reference,
+    )
     from nrm.questions import Layer as Layer, Partition as Partition, Set as Set, query, stack, visits
     from nrm.results import load, save
     from nrm.rules import (
@@ -73,15 +83,17 @@ ROOMS = ("errors", "capture", "jobs", "measure", "questions", "results", "rules"
 """Where the names of the front door live. They are imported when the first of them is used, as they need torch."""
 
 SHORT = (
-    "LRP0", "AlphaBeta", "CaptureError", "Check", "Composite", "Cut", "Difference", "EntryEpsilon", "Epsilon", "Flat",
-    "Gamma", "Gradient", "IntegratedGradients", "Layer", "MassError", "Measure", "MemoryLimitError", "NrmError",
-    "NrmWarning", "Occlusion", "Partition", "Pass", "PrecisionError", "Product", "QuestionError", "ResultFileError",
-    "Rule", "RuleError", "Set", "Shapley", "SoftmaxRule", "Sum", "WSquare", "ZBox", "ZPlus", "coarsen", "composite",
-    "open_store",
+    "LRP0", "AlphaBeta", "CaptureError", "Check", "Circuit", "Composite", "Cut", "Difference", "EntryEpsilon",
+    "Epsilon", "Flat", "Gamma", "Generated", "Gradient", "IntegratedGradients", "Layer", "MassError", "Measure",
+    "MemoryLimitError", "NrmError", "NrmWarning", "Occlusion", "Partition", "Pass", "PrecisionError", "Product",
+    "QuestionError", "ResultFileError", "Rule", "RuleError", "Set", "Shapley", "SoftmaxRule", "Sum", "WSquare",
+    "ZBox", "ZPlus", "coarsen", "composite", "generated", "open_store",
 )  # fmt: skip
 """Short names outside the front door: rules, errors and the types that annotations need, ``nrm.Gamma`` for instance."""
 
-MODULES = (*ROOMS, "compat", "evaluate", "extras", "methods", "operators", "plot", "report", "steps", "testing")
+MODULES = (
+    *ROOMS, "compat", "evaluate", "extras", "methods", "operators", "plot", "report", "steps", "tasks", "testing"
+)  # fmt: skip
 """What ``nrm.name`` gives without an import of its own, as far as it is no name of the front door."""
 
 
@@ -127,6 +139,7 @@ sys.modules[__name__].__class__ = _Door
 
 __all__ = [
     "__version__",
+    "circuit",
     "cluster",
     "compat",
     "errors",

@@ -34,10 +34,11 @@ class Parts:
         if isinstance(self.map, Dense):
             lines = self.labels.reshape(-1, self.labels.shape[-1])
             if bool((lines == lines[:1]).all()):
-                return _dense(self.map.weight, change, lines[0], rows)
+                return _dense(self.map.full, change, lines[0], rows)
             if len(lines) <= FEW:
                 flat = change.reshape(change.shape[0], len(lines), -1)
-                each = [_dense(self.map.weight, flat[:, p], line, rows) for p, line in enumerate(lines)]
+                weight = self.map.full
+                each = [_dense(weight, flat[:, p], line, rows) for p, line in enumerate(lines)]
                 return torch.stack(each, 2).reshape(change.shape[0], len(rows), *self.map.outside)
         return self._spelled_out(change, rows)
 

@@ -9,6 +9,20 @@ from nrm.measure.checking import (
     SINK_WARN as SINK_WARN,
     VARIATION_WARN as VARIATION_WARN,
 )
+from nrm.measure.choosing import (
+    CircuitFinder as CircuitFinder,
+    Edges as Edges,
+    find_circuit as find_circuit,
+    refuse_options as refuse_options,
+)
+from nrm.measure.circuit import (
+    Chain as Chain,
+    Circuit,
+    CircuitEdge as CircuitEdge,
+    end_facts as end_facts,
+    node_name as node_name,
+    read_end as read_end,
+)
 from nrm.measure.classes import (
     LABEL as LABEL,
     Classes as Classes,
@@ -21,6 +35,9 @@ from nrm.measure.classes import (
 )
 from nrm.measure.difference import Difference
 from nrm.measure.direct import DirectEdges as DirectEdges
+from nrm.measure.generation import Generated as Generated, generated
+from nrm.measure.inner import Inner as Inner
+from nrm.measure.inside import CircuitPart as CircuitPart
 from nrm.measure.labels import Names as Names, name_of as name_of, shared_names as shared_names
 from nrm.measure.layers import Cut, LayerRow, LayerTable
 from nrm.measure.making import measure
@@ -47,4 +64,16 @@ from nrm.measure.show import options_text as options_text, output_text as output
 from nrm.measure.table import Axis as Axis, make_results as make_results, question_axes as question_axes
 from nrm.measure.verdict import balance as balance, is_beyond as is_beyond
 
-__all__ = ["Check", "Cut", "Difference", "LayerRow", "LayerTable", "Measure", "measure", "reference"]
+__all__ = [
+    "Check",
+    "Circuit",
+    "Cut",
+    "Difference",
+    "Generated",
+    "LayerRow",
+    "LayerTable",
+    "Measure",
+    "generated",
+    "measure",
+    "reference",
+]

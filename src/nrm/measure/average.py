@@ -13,7 +13,10 @@ from nrm.capture import plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.asking import conditioned, side_of
 from nrm.measure.check import Check
+from nrm.measure.choosing import Edges, find_circuit, refuse_options
+from nrm.measure.circuit import Circuit
 from nrm.measure.direct import DirectEdges, Ends, averaged_edges
+from nrm.measure.inside import CircuitPart
 from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, averaged
 from nrm.measure.show import FactRows, as_html, as_text, options_text, outputs_text
@@ -85,6 +88,15 @@ class Average:
     def direct(self, writers: Ends = None, readers: Ends = None, *, positions: bool = False) -> DirectEdges:
         """The direct edges of the residual stream, averaged in units of the output."""
         return averaged_edges([R.direct(writers, readers, positions=positions) for R in self.contrasts])
+
+    def circuit(
+        self, *, top: float | None = None, mass: float | None = None, by: str = "share", edges: Edges | None = None,
+        positions: bool = False, chains: int = 0,
+    ) -> Circuit:  # fmt: skip
+        """A circuit of direct edges for all references: shares of the mean difference, see ``Measure.circuit``."""
+        refuse_options(top, mass, by, edges)
+        parts = [CircuitPart.of(R.inner, positions) for R in self.contrasts]
+        return find_circuit(parts, top=top, mass=mass, by=by, edges=edges, chains=chains)
 
     def in_units(self, *question: Argument) -> Tensor:
         """The mean of the answers in units of the output; that of everything is the mean difference."""

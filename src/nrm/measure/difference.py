@@ -15,6 +15,7 @@ from nrm.capture import plain_execution
 from nrm.errors import NrmError, QuestionError
 from nrm.measure.asking import side_of
 from nrm.measure.check import Check
+from nrm.measure.direct import DirectEdges, Ends, edges_apart, plan_direct
 from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, combined
 from nrm.measure.lift import FORMS, read_form
@@ -104,14 +105,18 @@ class Difference:
     @property
     def plan(self) -> Planner:
         """How a question would be answered, and what it would cost; nothing is computed: ``D.plan(*arguments)``."""
-        return Planner(self._plan, partial(read_additive, self.first.inner))
+        return Planner(self._plan, partial(read_additive, self.first.inner), self._plan_direct)
+
+    def _plan_direct(self, writers: Ends, readers: Ends, positions: bool) -> Plan:
+        return _twice(self._both(lambda R: plan_direct(R.inner, writers, readers, positions)))
 
     def _plan(self, question: Question) -> Plan:
         one, question = self._meant(question)
-        plans = one._both(lambda R: plan_of(R.inner, question))
-        lines = [replace(line, what=f"{which}: {line.what}")
-                 for which, plan in zip(("first", "second"), plans, strict=True) for line in plan.lines]  # fmt: skip
-        return replace(plans[0], lines=tuple(lines))
+        return _twice(one._both(lambda R: plan_of(R.inner, question)))
+
+    def direct(self, writers: Ends = None, readers: Ends = None, *, positions: bool = False) -> DirectEdges:
+        """The difference of the direct edges of both measures, see ``Measure.direct``."""
+        return edges_apart(*self._both(lambda R: R.direct(writers, readers, positions=positions)))
 
     def flows(
         self, *arguments: Argument, k: int = 10, given: Set | Sequence[Set] | None = None, sign: str = "abs",
@@ -323,6 +328,13 @@ def _weighed(side: Side, whole: Tensor, sign: float) -> Side:
 
 def _united(one: Cut, other: Cut) -> Cut:
     return Cut(one.label, tuple(dict.fromkeys((*one, *other))))
+
+
+def _twice(plans: tuple[Plan, Plan]) -> Plan:
+    """The plans of both measures as one."""
+    lines = [replace(line, what=f"{which}: {line.what}")
+             for which, plan in zip(("first", "second"), plans, strict=True) for line in plan.lines]  # fmt: skip
+    return replace(plans[0], lines=tuple(lines))
 
 
 @contextlib.contextmanager

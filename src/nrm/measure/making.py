@@ -9,14 +9,14 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from nrm.capture import Tape, capture_batch, contrast
+from nrm.capture import Tape, capture_batch, contrast, uncollected
 from nrm.errors import QuestionError, names_options
 from nrm.measure.average import Average
 from nrm.measure.inner import Inner, Listener
 from nrm.measure.measure import Measure
 from nrm.measure.origin import Origin
 from nrm.measure.reference import many, read_reference
-from nrm.memory import memory_bound
+from nrm.memory import KEPT, memory_bound
 from nrm.rules import Between, Composite, Product, SoftmaxRule, coarse_tape, resolve
 from nrm.steps import Network
 
@@ -50,9 +50,10 @@ def measure(
     ``rules`` is a composite's name, a rule, a mapping, or a rule between chosen layers (``nrm.Gradient()``); ``bias``
     is ``"ignore"`` or ``"input"``; ``zero`` says where the mass of columns without a sum goes. ``labels`` names the
     outputs and inputs wherever they are shown.
-    ``memory`` bounds what answers may allocate (bytes, or text like "2 GiB"); ``progress`` shows a bar for long
-    questions (True: for all, False: for none); a function is called with how much is done and the total (or None),
-    again and again, and stops the question by raising.
+    ``memory`` bounds what answers may allocate (bytes, or text like "2 GiB"); activations that would take more than an
+    eighth of it are dropped inside the blocks of the model, and computed again when they are read. ``progress`` shows a
+    bar for long questions (True: for all, False: for none); a function is called with how much is done and the total
+    (or None), again and again, and stops the question by raising.
     ``against`` is a reference, in the form of the inputs (one sample for all, or one per sample), or ``"zeros"`` or
     ``"blur"``: then the measure is that of the difference between the outputs here and there, exact at every step, and
     nothing is the share of a constant. A list of references gives their :class:`Average`.
@@ -68,11 +69,15 @@ def measure(
     between = rules if isinstance(rules, Between) else None
     if against is not None:
         _refuse_in_contrast(rules, bias, normalize)
-    tape = capture_batch(
-        model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, whole=against is not None
-    )  # fmt: skip
+    with uncollected():
+        whole = against is not None
+        room = None if whole or between is not None else bound // KEPT
+        tape = capture_batch(
+            model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, whole=whole, bound=room
+        )  # fmt: skip
     origin = Origin(model, inputs, output, tape, every=between is not None)
 
+    @uncollected()
     def made(tape: Tape) -> Measure:
         composite = resolve(rules, tape)
         _refuse_choices(composite, tape)
@@ -82,6 +87,7 @@ def measure(
         inner = Inner.of(network, target, labels=labels, memory=bound, progress=progress, origin=origin)
         return Measure(inner)
 
+    @uncollected()
     def against_one(other: Any) -> Measure:
         fitted = read_reference(inputs, other, batch_dim)
         run = capture_batch(model, fitted, output=output, batch_dim=batch_dim, dtype=tape.dtype, whole=True)

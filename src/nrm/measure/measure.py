@@ -17,9 +17,12 @@ from nrm.errors import QuestionError
 from nrm.measure.asking import ask, side_of
 from nrm.measure.check import Check
 from nrm.measure.checking import OutputShift, check_measure, compare_outputs
+from nrm.measure.choosing import Edges, find_circuit, refuse_options
+from nrm.measure.circuit import Circuit
 from nrm.measure.difference import Difference
-from nrm.measure.direct import DirectEdges, Ends, direct_edges
+from nrm.measure.direct import DirectEdges, Ends, direct_edges, plan_direct
 from nrm.measure.inner import Inner
+from nrm.measure.inside import CircuitPart
 from nrm.measure.labels import Names, label_flows, label_walks
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.lift import FORMS, lift_of, lifted_flows, read_form
@@ -63,9 +66,12 @@ class Measure:
     def plan(self) -> Planner:
         """How a question would be answered, and what it would cost; nothing is computed: ``R.plan(*arguments)``.
 
-        ``R.plan.dividends``, ``R.plan.expect`` and ``R.plan.additive`` plan the methods of these names.
+        ``R.plan.dividends``, ``R.plan.expect``, ``R.plan.additive`` and ``R.plan.direct`` plan the methods of these
+        names.
         """
-        return Planner(partial(plan_of, self.inner), partial(read_additive, self.inner))
+        return Planner(
+            partial(plan_of, self.inner), partial(read_additive, self.inner), partial(plan_direct, self.inner)
+        )
 
     def table(
         self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None, **columns: Tensor
@@ -307,6 +313,46 @@ class Measure:
         1.0
         """
         return direct_edges(self.inner, writers, readers, positions)
+
+    def circuit(
+        self, *, top: float | None = None, mass: float | None = None, by: str = "share", edges: Edges | None = None,
+        positions: bool = False, chains: int = 0,
+    ) -> Circuit:  # fmt: skip
+        """A circuit: a set of direct edges of the residual stream, and the mass of the walks that stay inside it.
+
+        ``top`` is a number of edges or a share of all: those with the largest absolute relevance that lie on a way to
+        the output. ``mass`` asks for a small set of that mass (not the smallest): edges that help first, and as many of
+        those that hinder as make it fit. ``by="flow"`` shrinks the network step by step to the edges with the largest
+        flow inside what is left, down to ``top`` or as long as ``mass`` stays. ``edges`` gives them by hand: pairs of
+        names with ``*`` and ``?``, marks, or another circuit. ``positions`` chooses edges at single positions, and
+        ``chains`` asks for so many of the strongest ways through the circuit.
+
+        The mass of a contrast predicts how much of the difference comes back when everything outside is taken from the
+        reference; ``nrm.evaluate.patch`` measures it. Of several samples, shares are those of their mean difference.
+
+        >>> import nrm, torch
+        >>> from torch import nn
+        >>> class Block(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        ...     def forward(self, x):
+        ...         return x + self.down(self.up(x).relu())
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(Block(), Block(), nn.Linear(4, 1))
+        >>> R = nrm.measure(model, torch.rand(1, 4), against=torch.zeros(1, 4))
+        >>> everything = R.circuit(top=1.0)
+        >>> len(everything), round(everything.mass, 4)
+        (6, 1.0)
+        >>> by_hand = R.circuit(edges=[("input", "1.down"), ("1.down", "output")])
+        >>> by_hand.nodes
+        ['input', '1.down', 'output']
+        >>> by_hand <= everything
+        True
+        """
+        refuse_options(top, mass, by, edges)
+        parts = [CircuitPart.of(self.inner, positions)]
+        return find_circuit(parts, top=top, mass=mass, by=by, edges=edges, chains=chains)
 
     def in_units(self, *question: Argument) -> Tensor:
         """``R(*question)`` in units of the output: every share times the explained output of its sample.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nrm.measure.asking import count_axes, graph_stops, route_of, stack_in, step_pairs, steps_in
+from nrm.measure.direct import Ends
 from nrm.measure.inner import Inner
 from nrm.measure.layers import Cut
 from nrm.measure.places import edge_shape
@@ -33,6 +34,8 @@ from nrm.questions import (
 
 Additive = Callable[..., Question]
 """Reads the arguments of ``R.additive``."""
+Direct = Callable[[Ends, Ends, bool], Plan]
+"""Plans ``R.direct``."""
 
 
 class Planner:
@@ -47,9 +50,10 @@ class Planner:
     ((1, 8, 4), (1, 2, 2))
     """
 
-    def __init__(self, plan: Callable[[Question], Plan], additive: Additive) -> None:
+    def __init__(self, plan: Callable[[Question], Plan], additive: Additive, direct: Direct) -> None:
         self._plan = plan
         self._additive = additive
+        self._direct = direct
 
     def __call__(self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None) -> Plan:
         """The plan of ``R(*arguments, given=given)``."""
@@ -72,6 +76,10 @@ class Planner:
     ) -> Plan:  # fmt: skip
         """The plan of ``R.additive(*parts, at=at, layers=layers)``."""
         return self._plan(self._additive(parts, at, layers))
+
+    def direct(self, writers: Ends = None, readers: Ends = None, *, positions: bool = False) -> Plan:
+        """The plan of ``R.direct(writers, readers, positions=positions)``, once the measure has been asked anything."""
+        return self._direct(writers, readers, positions)
 
 
 def plan_of(inner: Inner, question: Question) -> Plan:

@@ -47,6 +47,10 @@ def measure_rows(
         ("options", options_text(network)),
         ("layers", f"{reached} on the way to the output; R.layers lists them"),
     ]
+    rows += [("attention", note) for note in tape.notes if note.startswith("attention is computed by")]
+    blocks = {node.block for node in tape.nodes if node.block is not None}
+    if blocks:
+        rows.append(("values", f"those inside {len(blocks)} blocks are computed again when they are read (memory=)"))
     sign = sign_text(target, samples)
     if sign is not None:
         rows.append(("sign", sign))

@@ -71,7 +71,7 @@ def follow_tokens(tape: Tape, begin: Node) -> dict[int, int]:
     They are followed from the tensor ``begin`` on through steps that work position by position, movements and
     attention, whose results lie at the queries. What turns tokens round, joins them or picks some ends the line.
     """
-    axis = next(a for a in range(begin.value.ndim) if a not in (begin.sample, begin.channel))
+    axis = next(a for a in range(begin.ndim) if a not in (begin.sample, begin.channel))
     count, lines = begin.shape[axis], dict.fromkeys(_summed(tape, begin), (axis, 1))
     for node in tape.nodes[begin.index + 1 :]:
         found = {line for line in _lines(node, lines, count) if line is not None}

@@ -37,7 +37,7 @@ def attention_frame(network: Network, step: AttentionStep, label: str) -> Frame:
     elif len(lead) < 2:
         lead.append(1)
     shape = torch.Size([*lead, queries, keys])
-    return Frame(label, shape, node.sample, None, network.tape.batch, weights.value.device, owner)
+    return Frame(label, shape, node.sample, None, network.tape.batch, weights.device, owner)
 
 
 class AttentionRoute:

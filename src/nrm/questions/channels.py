@@ -21,7 +21,7 @@ def mixes_channels(network: Network, node: Node) -> bool:
     if len(node.inputs) != 1:
         return False
     source = network.tape.nodes[node.inputs[0]]
-    axes = node.op.table_axes(node.value.ndim, source.value.ndim)
+    axes = node.op.table_axes(node.ndim, source.ndim)
     if axes is None or isinstance(network.rules.leaf_rule(node.index), Pass):
         return False
     return (node.channel, source.channel, node.sample) == axes and source.sample == node.sample
@@ -40,8 +40,8 @@ def keeps_channels(network: Network, node: Node, position: int) -> bool:
 def one_hot(node: Node, rows: Sequence[int]) -> Tensor:
     """The masks of some channels of a tensor, ``(len(rows), *shape or 1s)``."""
     assert node.channel is not None
-    device = node.value.device
+    device = node.device
     at = torch.arange(node.shape[node.channel], device=device) == torch.tensor(list(rows), device=device)[:, None]
-    shape = [1] * node.value.ndim
+    shape = [1] * node.ndim
     shape[node.channel] = -1
-    return at.to(node.value.dtype).view(len(rows), *shape)
+    return at.to(node.dtype).view(len(rows), *shape)

@@ -116,7 +116,7 @@ class DirectRoute:
     def __init__(self, network: Network, base: Base, stream: ResidualStream) -> None:
         self.network, self.base, self.stream = network, base, stream
         self.sent: list[Arrivals] = []
-        """What readers have sent down to the present crossing, one stack for the readers of each crossing above."""
+        """What readers have sent down to the present crossing, in stacks of the readers of one or more crossings."""
 
     def table(self, writers: Sequence[StreamEnd], readers: Sequence[StreamEnd], positions: bool = False) -> Tensor:
         """``(batch, writers, readers)``; with ``positions`` a last axis of the stream's positions, flattened."""
@@ -126,12 +126,13 @@ class DirectRoute:
         axes = [math.prod(frame.layer_shape) // channels] if positions else []
         total = like.new_zeros(self.network.tape.batch, len(writers), len(readers), *axes)
         groups, columns = at_one_site(writers), _at_one_crossing(readers)
-        self.sent, live = [], list[list[int]]()
+        self.sent, live, room = [], list[list[int]](), None
         for at in reversed(range(len(self.stream.crossings))):
             sent = columns.get(at) and self._sent_by([readers[r] for r in columns[at]])
             if sent:
                 self.sent.append(sent)
                 live.append(columns[at])
+                room = self._gather(room, live, len(readers))
             for rows in groups:
                 if writers[rows[0]].crossing == at:
                     amounts = self.amounts([writers[w] for w in rows])
@@ -142,6 +143,28 @@ class DirectRoute:
             if at:
                 self.descend(at - 1)
         return total
+
+    def _gather(self, room: Tensor | None, live: list[list[int]], count: int) -> Tensor | None:
+        """Puts the last stack before the one above it, if that has come down as it was: one product is for both.
+
+        ``room`` holds the densities of all ``count`` readers, from which stacks are cut; there is none at first.
+        """
+        rows, stack = live[-1], _only(self.sent[-1])
+        if stack is None:
+            return room
+        node, rho = stack
+        above = _only(self.sent[-2]) if len(self.sent) > 1 else None
+        if room is None or room.shape[1:] != rho.shape[1:]:
+            room, above = rho.new_empty(count, *rho.shape[1:]), None
+        if above is not None and (above[0] != node or above[1].data_ptr() != room[live[-2][0]].data_ptr()):
+            above = None
+        room[rows[0] : rows[-1] + 1] = rho
+        if above is not None and rows[-1] + 1 == live[-2][0]:
+            self.sent.pop()
+            rows = [*rows, *live.pop(-2)]
+            live[-1] = rows
+        self.sent[-1] = Arrivals({node: room[rows[0] : rows[-1] + 1]})
+        return room
 
     def amounts(self, ends: Sequence[StreamEnd]) -> dict[int, Tensor]:
         """What writers at one site put into the stream, on the stack: amounts at the crossing that they write to."""
@@ -267,6 +290,12 @@ def joined_stacks(parts: Sequence[tuple[int, Arrivals | None]]) -> Arrivals | No
         blank = [like.new_zeros(n, *like.shape[1:]) for n, _ in parts]
         stacks[node] = torch.cat([part.get(node, zero) for part, zero in zip(found, blank, strict=True)])
     return Arrivals(stacks) if stacks else None
+
+
+def _only(sent: Arrivals) -> tuple[int, Tensor] | None:
+    """The node and densities of what has arrived at one node alone."""
+    found = list(sent.items())
+    return found[0] if len(found) == 1 else None
 
 
 def _at_one_crossing(ends: Sequence[StreamEnd]) -> dict[int, list[int]]:

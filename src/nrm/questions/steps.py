@@ -73,7 +73,7 @@ def _restart(network: Network, base: Base, upper: Sequence[int], lower: Sequence
     for k, i in enumerate(upper):
         arrived = base.arrivals.get(i)
         if arrived is not None:
-            one = table.new_zeros(len(upper), *(1,) * network.tape.nodes[i].value.ndim)
+            one = table.new_zeros(len(upper), *(1,) * network.tape.nodes[i].ndim)
             one[k] = 1.0
             starts[i] = arrived.masked(one)
 

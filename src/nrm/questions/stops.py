@@ -115,7 +115,7 @@ def frame_at(network: Network, site: Site, label: str | None = None) -> Frame:
         shape, heads = torch.Size(network.drain_shape(site.node, site.port)), None
     if site.port and site.port != "sink":  # one neuron per sample and channel
         sample, channel, owner = 0 if node.has_samples else None, len(shape) - 1, None
-    return Frame(label or node.name, shape, sample, channel, network.tape.batch, node.value.device, owner, heads)
+    return Frame(label or node.name, shape, sample, channel, network.tape.batch, node.device, owner, heads)
 
 
 def _cross_table(blocks: Sequence[Blocks], m: Tensor) -> Tensor:

@@ -87,15 +87,20 @@ class Arrived(Mapping[int, Arrivals]):
     """Densities by tensor. Those inside a fused step are not kept: they are formed anew from what arrived above it.
 
     That saves as much memory as the outputs of all convolutions under a batch norm, for an elementwise step each time.
+    Those inside a block of a lean tape are not kept either: the sweep goes through the block again.
     """
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._kept: dict[int, Arrivals | None] = {}
+        self._again: tuple[range, dict[int, Arrivals]] = (range(0), {})
 
     def __getitem__(self, i: int) -> Arrivals:
         found = self._kept[i]
-        return self._formed(i) if found is None else found
+        if found is not None:
+            return found
+        block = self._network.tape.nodes[i].block
+        return self._formed(i) if block is None else self._swept(block)[i]
 
     def __contains__(self, i: object) -> bool:
         return i in self._kept
@@ -108,12 +113,28 @@ class Arrived(Mapping[int, Arrivals]):
 
     def keep(self, i: int, arrivals: Arrivals) -> None:
         """Keeps what has arrived at a tensor, if some of it has arrived at the tensor by itself."""
-        self._kept[i] = arrivals if self._network.plain_index(i) in arrivals.nodes else None
+        lean = self._network.tape.nodes[i].block is not None
+        self._kept[i] = arrivals if not lean and self._network.plain_index(i) in arrivals.nodes else None
 
     @property
     def tensors(self) -> list[Tensor]:
         """Everything that is kept."""
         return [t for here in self._kept.values() if here is not None for t in here.tensors]
+
+    def _swept(self, block: range) -> dict[int, Arrivals]:
+        """What arrives inside a block of a lean tape, from what is kept at its end; that of the last block is kept."""
+        if self._again[0] != block:
+            nodes, inside = self._network.tape.nodes, dict[int, Arrivals]()
+            starts = {j: self[j] for j in block if j in self._kept and nodes[j].block is None}
+
+            def turn(site: Site, here: Arrivals) -> Arrivals:
+                if site.consumer is None and not site.port:
+                    here = inside.setdefault(site.node, starts.get(site.node, here))
+                return here
+
+            sweep(self._network, starts, turn, set(block))
+            self._again = block, inside
+        return self._again[1]
 
     def _formed(self, i: int) -> Arrivals:
         here = Arrivals()

@@ -293,7 +293,7 @@ def split_products(composite: Composite, tape: Tape) -> Tape:
     for i, choice in choices(composite, tape).items():
         op = nodes[i].op
         if isinstance(choice, Product) and isinstance(op, Pointwise) and op.factors:
-            nodes[i] = replace(nodes[i], op=Multiply((None,) * len(op.factors)), inputs=op.factors)
+            nodes[i] = nodes[i].with_op(Multiply((None,) * len(op.factors)), op.factors)
     return replace(tape, nodes=nodes)
 
 

@@ -100,7 +100,7 @@ class Terrain:
                     if self.network.nodes[branch.to].kind == DRAIN:
                         continue
                     j = self.network.nodes[branch.to].tensor
-                    size = tape.nodes[j].value.numel()
+                    size = tape.nodes[j].shape.numel()
                     mask = reached.setdefault(j, torch.zeros(size, dtype=torch.bool, device=start.device))
                     if branch.entry is not None:
                         mask[branch.at[branch.entry != 0]] = True
@@ -112,7 +112,7 @@ class Terrain:
         """The inputs of a linear step that have any entry."""
         assert branch.windows is not None
         node = self.network.tape.nodes[self.network.nodes[branch.to].tensor]
-        found = torch.zeros(node.value.numel(), dtype=torch.bool, device=node.value.device)
+        found = torch.zeros(node.shape.numel(), dtype=torch.bool, device=node.device)
         for map in branch.windows:
             for share in map.shares():
                 a = torch.as_tensor(1.0 if share is None else share, device=found.device)
@@ -126,9 +126,9 @@ class Terrain:
         if below in self._best:
             return self._best[below]
         node = self.network.tape.nodes[i]
-        size = node.value.numel()
+        size = node.shape.numel()
         self._hold(2 * size * self._one.element_size())
-        up, down = node.value.new_zeros(size), node.value.new_zeros(size)
+        up, down = (torch.zeros(size, dtype=node.dtype, device=node.device) for _ in range(2))
         exponent, height = -(2**30), 0
         for neurons in _chunks(mask):
             for branch in self.ways(i, neurons):
@@ -224,7 +224,7 @@ def _flat_doors(network: Network) -> set[int]:
     for node in tape.nodes:
         if node.index == tape.output or network.plain_index(node.index) is None:
             continue
-        ways = branches(network, node.index, torch.zeros(1, dtype=torch.long, device=node.value.device))
+        ways = branches(network, node.index, torch.zeros(1, dtype=torch.long, device=node.device))
         if ways and all(way.leaf in first and _is_flat(way) for way in ways):
             doors.add(node.index)
     return doors
