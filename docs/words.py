@@ -8,7 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "glossary.md"
 HEAD = "## The classes of the code"
-ROOMS = ("operators", "capture", "rules", "steps", "questions", "search", "measure", "methods", "evaluate", "jobs")
+ROOMS = (
+    "tasks", "operators", "capture", "rules", "steps", "questions", "search", "measure", "methods", "evaluate", "jobs"
+)  # fmt: skip
 
 
 def first_sentence(text: str) -> str:
@@ -33,7 +35,7 @@ def section() -> str:
     lines = [
         HEAD,
         "",
-        "By room, from the operators up: every class is one thing, and no two have one name. `make words` writes this.",
+        "By room, in their order: every class is one thing, and no two have one name. `make words` writes this.",
     ]
     for room in ROOMS:
         lines += ["", f"### {room}", "", "| class | what it is |", "|---|---|"]

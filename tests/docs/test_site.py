@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PUBLIC = [
     "nrm", "nrm.methods", "nrm.plot", "nrm.evaluate", "nrm.jobs", "nrm.testing", "nrm.report", "nrm.explorer",
-    "nrm.compat", "nrm.measure", "nrm.questions", "nrm.reproduce",
+    "nrm.compat", "nrm.measure", "nrm.questions", "nrm.reproduce", "nrm.tasks",
 ]  # fmt: skip
 VALUES = {"__version__", "input", "output", "layer"}  # told in words
 INNER = {"EXPERIMENTS", "PENDING"}

@@ -286,8 +286,12 @@ def test_a_changed_model_has_not_moved() -> None:
     model = mlp().half()
     R = nrm.measure(model, torch.rand(1, 12).half())
     with torch.no_grad():
-        model[0].weight.mul_(2)
+        model[0].bias.mul_(2)
     assert R.check().moved is None
+    with torch.no_grad():
+        model[0].weight.mul_(2)  # which the measure reads
+    with pytest.raises(nrm.NrmError, match="weights have changed"):
+        R.check()
 
 
 def test_another_top_class_is_worth_a_word() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import rnn
 
 import nrm
 from nrm.capture import Combine, OwnOp, Piece, Term
@@ -182,21 +183,69 @@ class Deciding(nn.Module):
         y = self.lin(x)
         if self.how == "way":
             return y.relu() if bool((x.sum() > 0).all()) else y.tanh()
+        if self.how == "loop":
+            for _ in range(1 + int(x.sum() > 0)):
+                y = y.tanh()
+            return y.exp()
         if self.how == "order":
             return y.gather(1, x.argsort(1)).tanh()
+        if self.how == "index":
+            return y[:, x.argmax(1)].tanh()
+        if self.how == "shape":
+            return y[:, x[0] > -1.5].sum(1, keepdim=True).tanh()
+        if self.how == "number":
+            return (y * float(x.sum() > 0)).tanh()
+        if self.how == "scale":
+            return (y * (x > 0)).tanh()
         return torch.where(x > 0, y, -y)
 
 
+DIFFERING = {
+    "way": r"do different things(.|\n)*first at layer '/relu'(.|\n)*relu here, tanh in the reference",
+    "loop": r"do different things(.|\n)*first at layer '/tanh#1'(.|\n)*tanh here, exp in the reference",
+    "shape": r"first at layer '/getitem#1'(.|\n)*shape \(1, 3\) here, \(1, 1\) in the reference(.|\n)*align",
+    "order": r"other places(.|\n)*layer '/gather'",
+    "index": r"other places(.|\n)*layer '/getitem'",
+    "number": r"a constant that is computed from the input differs(.|\n)*layer '/mul'(.|\n)*other numbers",
+    "scale": r"a constant that is computed from the input differs(.|\n)*layer '/mul'(.|\n)*other numbers",
+    "choice": r"a condition chooses other entries(.|\n)*layer '/where'",
+}
+
+
+@pytest.mark.parametrize("how", DIFFERING)
+def test_runs_that_differ_are_refused_by_the_first_op(how: str) -> None:
+    x, model = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64), Deciding(how).double()
+    model.lin.weight.data, model.lin.bias.data = torch.eye(3).double() / 4, torch.ones(3).double()
+    with pytest.raises(nrm.CaptureError, match=DIFFERING[how]):
+        nrm.measure(model, x, against=-x, target=0)
+    R = nrm.measure(model, x, against=0.5 * x, target=0)
+    torch.testing.assert_close(R(R.input).sum(1), torch.ones(1).double())
+
+
+class Packed(nn.Module):
+    """Reads sequences of their own lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.head(self.lstm(packed)[1][0][-1])
+
+
 @pytest.mark.parametrize(
-    ("how", "text"),
-    [("way", r"do different things(.|\n)*relu here, tanh"), ("order", "other places(.|\n)*/gather"),
-     ("choice", "a condition chooses other entries(.|\n)*/where")],
+    ("lengths", "text"),
+    [([5, 4], r"first at layer '/pack_padded_sequence'(.|\n)*shape \(8, 3\) here, \(9, 3\)(.|\n)*align"),
+     ([4, 4], r"first at layer 'lstm/unpack'(.|\n)*align")],
 )  # fmt: skip
-def test_runs_that_differ_are_refused_by_the_first_op(how: str, text: str) -> None:
-    x = torch.tensor([[1.0, 2.0, 3.0]])
+def test_lengths_that_differ_are_refused(lengths: list[int], text: str) -> None:
+    torch.manual_seed(0)
+    model, (x, other), mine = Packed(), torch.randn(2, 2, 5, 3), torch.tensor([5, 3])
     with pytest.raises(nrm.CaptureError, match=text):
-        nrm.measure(Deciding(how), x, against=-x)
-    nrm.measure(Deciding(how), x, against=0.5 * x)
+        nrm.measure(model, (x, mine), against=(other, torch.tensor(lengths)), target=0)
+    R = nrm.measure(model, (x, mine), against=(other, mine), target=0)
+    torch.testing.assert_close(R(R.input).sum((1, 2)), torch.ones(2))
 
 
 PIECEWISE = {

@@ -118,3 +118,55 @@ def test_without_a_stream() -> None:
     R = nrm.measure(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)), torch.rand(1, 4), against="zeros")
     with pytest.raises(nrm.QuestionError, match="there is no residual stream"):
         R.direct()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("positions", [False, True])
+def test_a_plan_of_direct_edges_has_the_shape_of_the_table(kind: str, positions: bool) -> None:
+    model, _, _ = language(kind)
+    ids, other = torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([[1, 7, 3, 9, 5]])
+    R = nrm.measure(model.double().eval(), {"input_ids": ids}, against={"input_ids": other})
+    with pytest.raises(nrm.QuestionError, match="after the base sweep"):
+        R.plan.direct()
+    R(R.input)
+    for ends in ({}, {"readers": "output"}, {"writers": ["*0*", "*1*"]}):
+        plan, edges = R.plan.direct(**ends, positions=positions), R.direct(**ends, positions=positions)
+        assert plan.shape == tuple(edges.relevance.shape)
+        assert plan.nbytes == edges.relevance.nbytes
+        assert dict(zip(plan.axes, plan.shape, strict=True)) == dict(
+            zip(edges.table().axes["relevance"], plan.shape, strict=True)
+        )
+        assert plan.lines[-1].times == len(edges)
+        assert plan.flops > 0
+    assert R.plan.direct(readers="output").flops < R.plan.direct().flops
+    with pytest.raises(nrm.QuestionError, match="no reader of the stream"):
+        R.plan.direct(readers="nobody")
+    with pytest.raises(nrm.QuestionError, match="no residual stream"):
+        nrm.measure(nn.Linear(2, 2), torch.ones(1, 2)).plan.direct()
+
+
+def test_direct_edges_of_a_difference() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block(), nn.Linear(4, 2)).double()
+    x, other = torch.rand(2, 2, 4).double()
+    model[2].weight.data = torch.tensor([[1.0, -1.0, 0.5, 2.0], [-1.0, 0.5, 1.0, 0.5]]).double()
+    first, second = (nrm.measure(model, x, against=other, target=c) for c in (0, 1))
+    D = first - second
+    edges = D.direct()
+    one, two = first.direct(), second.direct()
+    torch.testing.assert_close(edges.relevance, one.relevance - two.relevance)
+    torch.testing.assert_close(edges.in_units(), one.in_units() - two.in_units())
+    torch.testing.assert_close(edges.in_units()[:, :, -1].sum(1), edges.value)
+    together = nrm.measure(model, x, against=other, output=lambda o: o[:, :1] - o[:, 1:]).direct()
+    torch.testing.assert_close(edges.in_units(), together.in_units())
+    assert len(edges) == len(one)
+    plan = D.plan.direct()
+    assert plan.shape == tuple(edges.relevance.shape)
+    assert {line.what.partition(":")[0] for line in plan.lines} == {"first", "second"}
+    plain = nrm.measure(model, x, target=0, bias="input") - nrm.measure(
+        model, x, target=0, rules="lrp-0", bias="ignore"
+    )
+    with pytest.raises(nrm.QuestionError, match="other writers"):
+        plain.direct()
+    chosen = plain.direct(writers="input", readers="output")
+    assert chosen.relevance.shape == (2, 1, 1)
