@@ -3,19 +3,26 @@
 from nrm.evaluate.baselines import METHODS, scores
 from nrm.evaluate.comparison import Agreement, Comparison, compare
 from nrm.evaluate.intervention import contribution, each, occlusion, remove
+from nrm.evaluate.patched import SIZES as SIZES, CircuitCurve, Patched, PatchedNodes
+from nrm.evaluate.patching import patch, patch_nodes
 from nrm.evaluate.statistics import Correlation, TopSums, interval, merge_means as merge_means, pearson, sc_k
 
 __all__ = [
     "METHODS",
     "Agreement",
+    "CircuitCurve",
     "Comparison",
     "Correlation",
+    "Patched",
+    "PatchedNodes",
     "TopSums",
     "compare",
     "contribution",
     "each",
     "interval",
     "occlusion",
+    "patch",
+    "patch_nodes",
     "pearson",
     "remove",
     "sc_k",

@@ -10,10 +10,14 @@ from nrm.questions.answer import (
 from nrm.questions.attention import AttentionRoute as AttentionRoute, attention_frame as attention_frame
 from nrm.questions.circuit import CircuitRoute as CircuitRoute, feeds as feeds
 from nrm.questions.direct import (
+    CONSTANT as CONSTANT,
+    EMBEDDING as EMBEDDING,
     DirectRoute as DirectRoute,
     StreamEnd as StreamEnd,
+    at_one_site as at_one_site,
     find_readers as find_readers,
     find_writers as find_writers,
+    masks_of as masks_of,
 )
 from nrm.questions.formula import ATOMS as ATOMS, Formula, visits
 from nrm.questions.frame import Blocks as Blocks, Frame as Frame
@@ -28,7 +32,6 @@ from nrm.questions.plan import (
     base_lines as base_lines,
     contractible as contractible,
     downward as downward,
-    model_flops as model_flops,
     plan_stops as plan_stops,
     result_axes as result_axes,
     route_flops as route_flops,
@@ -41,7 +44,7 @@ from nrm.questions.question import (
     Question as Question,
     Shares as Shares,
     needs_track as needs_track,
-    refuse_text as refuse_text,
+    no_text as no_text,
     spans_steps as spans_steps,
     visited_sets as visited_sets,
 )
