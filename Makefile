@@ -21,6 +21,7 @@
 #   make additive  joint against additive relevance, for the docs
 #   make molecules molecules with their bonds (needs the real data)
 #   make contrast  contrasts: digits, a table, photos, a sentence, a molecule (some need the real data)
+#   make circuits  the circuit of a sentence (needs SmolLM2)
 #   make reproductions  pictures of the experiments that nrm reproduce has run
 #   make screenshots  the screenshots of the docs (needs Chromium)
 #   make browser   Chromium for the tests of reports and the explorer, where apt-get can install it
@@ -45,7 +46,7 @@ PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs package extras peers bench bench-contrast bench-large bench-peers figures start walks montage flows \
-	gallery generated additive molecules contrast reproductions screenshots browser smollm2 networks words clean
+	gallery generated additive molecules contrast circuits reproductions screenshots browser smollm2 networks words clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -96,7 +97,7 @@ bench-peers: $(PEERS)/.ready
 words: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/words.py
 
-figures: start walks montage flows gallery generated additive molecules contrast
+figures: start walks montage flows gallery generated additive molecules contrast circuits
 
 start: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/start.py $(ARGS)
@@ -115,6 +116,9 @@ molecules: $(VENV)/.ready-dev
 
 contrast: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/contrast.py $(ARGS)
+
+circuits: $(VENV)/.ready-dev
+	$(VENV)/bin/python docs/circuits.py $(ARGS)
 
 montage: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/montage.py $(ARGS)

@@ -42,9 +42,25 @@ def written() -> nrm.Generated:
     return nrm.Generated(table, tokens, 3, torch.rand(2), (False,) * 5, torch.arange(5), R)
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.up(x).relu())
+
+
+def circuit() -> nrm.Circuit:
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block(), nn.Linear(4, 1))
+    return nrm.measure(model, torch.rand(1, 4), against=torch.zeros(1, 4)).circuit(top=1.0)
+
+
 PICTURES: dict[str, Callable[[nrm.Measure], Any]] = {
     "heatmap": lambda R: plot.heatmap(R(R.input)[0], torch.rand(1, 8, 8)),
     "montage": lambda R: plot.montage([(torch.rand(1, 8, 8), R(R.input)[0])]),
+    "circuit": lambda R: plot.circuit(circuit()),
     "flows": lambda R: plot.flows(R, R["1"].channels, R["3"].channels),
     "gallery": lambda R: plot.gallery(found(R), R["1"].channel(0), k=2, dataset=torch.rand(6, 1, 8, 8)),
     "generated": lambda R: plot.generated(written()),

@@ -14,6 +14,7 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`graph`: a graph with the relevance of its nodes and edges.
 * :func:`generated`: generated tokens by the tokens that they come from.
 * :func:`table`: a table of shares with names at its sides, such as generated tokens by their sources.
+* :func:`circuit`: a circuit, layers from the bottom up, its edges as curves as wide as what flows in them.
 * :func:`waterfall`: amounts that add up, from the output of a reference to the output here.
 * :func:`diverging`: the colour map of all.
 
@@ -22,6 +23,8 @@ figure is yours, too: ``ax.figure.savefig(...)``.
 """
 
 from nrm.plot.agreement import sc_curves, scatter
+from nrm.plot.circuit import circuit, sentence as sentence
+from nrm.plot.circuit_nodes import PORT as PORT, CircuitPicture as CircuitPicture, lay_out_circuit as lay_out_circuit
 from nrm.plot.colors import ABOVE as ABOVE, BELOW as BELOW, diverging
 from nrm.plot.columns import (
     FlowColumn as FlowColumn,
@@ -51,6 +54,7 @@ from nrm.plot.words import Text, read_pieces as read_pieces, text
 
 __all__ = [
     "Text",
+    "circuit",
     "diverging",
     "flows",
     "gallery",
