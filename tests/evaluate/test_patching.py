@@ -45,12 +45,14 @@ def contrast(model: nn.Module, samples: int = 3) -> nrm.Measure:
     return nrm.measure(model, x, against=y, target=0)
 
 
-def marks(R: nrm.Measure, count: int, share: float = 0.5, seed: int = 2) -> list[nrm.Circuit]:
+def marks(R: nrm.Measure, count: int, share: float = 0.5, positions: bool = False) -> list[nrm.Circuit]:
     """Random circuits of a measure."""
-    torch.manual_seed(seed)
-    edges = R.direct()
+    torch.manual_seed(2)
+    edges = R.direct(positions=positions)
     exists = torch.tensor([[w.crossing <= r.crossing for r in edges.readers] for w in edges.writers])
-    return [R.circuit(edges=exists & (torch.rand(exists.shape) < share)) for _ in range(count)]
+    exists = exists.view(*exists.shape, *(1,) * positions)
+    drawn = [exists & (torch.rand(edges.relevance.shape[1:]) < share) for _ in range(count)]
+    return [R.circuit(edges=some, positions=positions) for some in drawn]
 
 
 def written_out(model: nn.Sequential, x: Tensor, y: Tensor, inside: Tensor, outside: list[Tensor]) -> Tensor:
@@ -152,7 +154,7 @@ def odds(model: nn.Module, ids: Tensor) -> Tensor:
     return logits[rows, 5 + rows] - logits[rows, 20 + rows]
 
 
-def llama_by_edges(model: Any, clean: Tensor, corrupted: Tensor, inside: dict[tuple[str, str], bool]) -> Tensor:
+def llama_by_edges(model: Any, clean: Tensor, corrupted: Tensor, inside: dict[tuple[str, str], Tensor]) -> Tensor:
     """A Llama in which every query, key, value, branch and the logits read a stream of their own."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
@@ -163,7 +165,8 @@ def llama_by_edges(model: Any, clean: Tensor, corrupted: Tensor, inside: dict[tu
     written: dict[str, tuple[Tensor, Tensor]] = {}  # in the patched run, and outside
 
     def stream(reader: str) -> Tensor:
-        return sum((one if inside[w, reader] else other for w, (one, other) in written.items()), torch.zeros(()))
+        parts = (torch.where(inside[w, reader].view(1, -1, 1), *both) for w, both in written.items())
+        return sum(parts, torch.zeros(()))
 
     def heads_of(layer: Any, q: list[Tensor], k: list[Tensor], v: list[Tensor]) -> list[Tensor]:
         norm, own = layer.input_layernorm, layer.self_attn
@@ -204,17 +207,18 @@ def llama_by_edges(model: Any, clean: Tensor, corrupted: Tensor, inside: dict[tu
     return logits[rows, 5 + rows] - logits[rows, 20 + rows]
 
 
-def test_a_patched_llama_is_the_one_written_out() -> None:
+@pytest.mark.parametrize("positions", [False, True])
+def test_a_patched_llama_is_the_one_written_out(positions: bool) -> None:
     model, pairs = language_model("Llama", num_key_value_heads=2), task()
     (batch,) = pairs.by_length()
     R = nrm.measure(model, batch.clean, against=batch.corrupted, output=batch.odds)
-    circuits = marks(R, 3, 0.6)
+    circuits = marks(R, 3, 0.6, positions)
     before = {name: p.clone() for name, p in model.state_dict().items()}
     curve = nrm.evaluate.patch(model, circuits, pairs)
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
     for circuit, found in zip(sorted(circuits, key=len), curve.circuits, strict=True):
         edges = {
-            (str(w), str(r)): bool(circuit.inside[i, j])
+            (str(w), str(r)): circuit.inside[i, j]
             for i, w in enumerate(circuit.writers)
             for j, r in enumerate(circuit.readers)
         }

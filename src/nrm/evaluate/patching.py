@@ -227,7 +227,7 @@ def _patched(
     part: PatchedPart, circuits: Sequence[Circuit], outside: str, means: Mapping[str, Tensor]
 ) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Of every circuit, by sample: the value, those with everything and with nothing inside, and the mass."""
-    edges = part.R.direct()
+    edges = part.R.direct(positions=circuits[0].inside.ndim > 2)
     known = CircuitPart(lambda: part.R.inner, edges)
     finder = CircuitFinder([known])
     inside = torch.stack([finder.given(c) for c in circuits])
