@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -242,7 +240,12 @@ def _refuse_excluded(inner: Inner, question: Question) -> None:
     # No output is an edge, and edges of attention are no tensor whose masks could be asked for.
     sets = [a for a in question.asked if isinstance(a, Set) and not needs_track(a) and a.layer.consumer != EDGES]
     free = [c for c in question.given if isinstance(c, Layer) or (isinstance(c, Partition) and c.kind != "edges")]
-    for text, mask in _output_masks(inner, sets, free):
+    output = Site(inner.tape.output)
+    fixed = [stop for stop in stops_for(sets, inner.resolve) if stop.site == output]
+    blocks = [b for stop in stops_for(free, inner.resolve) if stop.site == output for b in stop.blocks]
+    masks = [(str(stop.sets[0]), stop.set_mask()) for stop in fixed]
+    masks += [(f"given={b.text}", b.masks(list(range(b.count)))) for b in blocks]
+    for text, mask in masks:
         sample = excluded(inner.target, mask, inner.samples)
         if sample is not None:
             raise QuestionError(
@@ -250,17 +253,6 @@ def _refuse_excluded(inner: Inner, question: Question) -> None:
                 expected=f"outputs of the target: {outputs_text(inner.target, inner.names, [sample])}",
                 hint="nrm.measure(..., target='softmax') spreads relevance over all outputs",
             )  # fmt: skip
-
-
-def _output_masks(
-    inner: Inner, sets: Sequence[Set], free: Sequence[Layer | Partition]
-) -> list[tuple[str, Tensor]]:  # fmt: skip
-    """The sets of outputs in a question, and the blocks of outputs in its condition, as masks."""
-    output = Site(inner.tape.output)
-    fixed = [stop for stop in stops_for(sets, inner.resolve) if stop.site == output]
-    blocks = [b for stop in stops_for(free, inner.resolve) if stop.site == output for b in stop.blocks]
-    masks = [(str(stop.sets[0]), stop.set_mask()) for stop in fixed]
-    return masks + [(f"given={b.text}", b.masks(list(range(b.count)))) for b in blocks]
 
 
 def _warn_of_cost(plan: Plan) -> None:

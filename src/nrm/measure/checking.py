@@ -56,7 +56,7 @@ def check_measure(
     if target.runs is not None:
         precision = _with_differences(precision, target, cuts, eps)
     normalized = network.normalize is True
-    broken = normalized and _is_off(sums.mass)
+    broken = normalized and not bool(((sums.mass - 1).abs() <= PRECISION_RAISE).all())
     if broken and not full:  # what is at fault is said only if it was measured
         precision = _measure_precision(network, base, batch)
     differs = _find_deviation(tape) if full or broken else None
@@ -260,11 +260,6 @@ def _judge(
             names = ", ".join(list(sums.constants)[:3])
             cautions.append((i, f"{percent(leak, 2)} of the mass is in constants made from the input at {names}."))
     return errors, cautions
-
-
-def _is_off(mass: Tensor) -> bool:
-    """Whether a sample's input cut does not have mass 1."""
-    return not bool(((mass - 1).abs() <= PRECISION_RAISE).all())
 
 
 def _lost_to_rounding(sums: _CutMasses, precision: Sequence[float]) -> frozenset[int]:

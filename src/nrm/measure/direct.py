@@ -22,7 +22,6 @@ from nrm.questions import (
     StreamEnd,
     find_readers,
     find_writers,
-    model_flops,
     route_flops,
 )
 from nrm.steps import Network
@@ -124,7 +123,7 @@ def plan_direct(inner: Inner, writers: Ends, readers: Ends, positions: bool) -> 
     sizes = (*sizes, ("position", places)) if positions else sizes
     axes, shape = tuple(name for name, _ in sizes), tuple(n for _, n in sizes)
     how = "readers are carried to the stream once, and meet all writers below"
-    return Plan(how, lines, shape, axes, model_flops(network), like.value.element_size(), True)
+    return Plan(how, lines, shape, axes, network.tape.forward, like.value.element_size(), True)
 
 
 def _travel(network: Network, what: str, ways: Sequence[tuple[int, int]]) -> Line:

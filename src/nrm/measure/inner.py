@@ -115,7 +115,22 @@ class Inner:
 
     def progress(self, what: str = "sweeps") -> Progress:
         """Shows how far an iteration is, as the user wished."""
-        return _progress(self.show, what)
+        show = self.show
+
+        def tell(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
+            assert callable(show)
+            for done, chunk in enumerate(chunks):
+                show(done, total)
+                yield chunk
+
+        def bar(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
+            hidden = show is False or (show is None and total is not None and total < 2)
+            delay = 0.0 if show else 2.0
+            shown = tqdm(chunks, total=total, disable=hidden, delay=delay, desc=what, leave=False)
+            with contextlib.closing(shown):
+                yield from shown
+
+        return tell if callable(show) else bar
 
     def answerer(self) -> Answerer:
         """Who carries out plans."""
@@ -158,20 +173,3 @@ class Inner:
         with plain_execution():
             light = self.judged(check_units(self.network, self.target, kept.base))
         return replace(self, kept=kept, places=Places(kept), light=light)
-
-
-def _progress(show: bool | Listener | None, what: str) -> Progress:
-    def tell(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
-        assert callable(show)
-        for done, chunk in enumerate(chunks):
-            show(done, total)
-            yield chunk
-
-    def bar(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
-        hidden = show is False or (show is None and total is not None and total < 2)
-        delay = 0.0 if show else 2.0
-        shown = tqdm(chunks, total=total, disable=hidden, delay=delay, desc=what, leave=False)
-        with contextlib.closing(shown):
-            yield from shown
-
-    return tell if callable(show) else bar

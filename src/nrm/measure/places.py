@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nrm.capture import AttentionStep, Linear, Node, Source, Tape, unknown_layer
+from nrm.capture import AttentionStep, Linear, Node, Source, unknown_layer
 from nrm.errors import QuestionError
 from nrm.measure.attention import READS, find_read, only_attention
 from nrm.measure.edges import EdgeStep, find_edge_steps, number_edges
@@ -40,20 +40,13 @@ class Places:
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
-
-    @property
-    def network(self) -> Network:
-        """The network that has the layers."""
-        return self._kept.network
+        self.network: Network = kept.network
+        self._tape = kept.network.tape
 
     @property
     def batch(self) -> int:
         """The number of samples."""
         return self._tape.batch
-
-    @property
-    def _tape(self) -> Tape:
-        return self._kept.network.tape
 
     @property
     def _base(self) -> Base:
@@ -117,8 +110,10 @@ class Places:
 
     def known(self, layer: Layer) -> Layer:
         """A layer with what this capture knows of it; of a layer that is many tensors, its steps."""
-        if layer.consumer is None and self._is_only_steps(layer.name):
-            return replace(layer, facts=f"{len(self._tape.find_steps(layer.name))} steps")
+        tape, name = self._tape, layer.name
+        calls, steps = tape.names.get(name, ()), tape.steps.get(name, ())
+        if layer.consumer is None and name != "input" and (len(calls) > 1 or (not calls and len(steps) == 1)):
+            return replace(layer, facts=f"{len(tape.find_steps(name))} steps")
         site, frame = self.resolve(layer)
         shape = "x".join(map(str, frame.layer_shape)) or "one number"
         channel = layer.channel_axis if layer.channel_axis is not None else frame.layer_channel
@@ -127,11 +122,6 @@ class Places:
         axis += "" if heads is None else f", {heads} heads"
         kind = site.port or self._tape.nodes[site.node].op.kind
         return replace(layer, facts=f"{shape}{axis}, {'edge' if site.consumer is not None else kind}")
-
-    def _is_only_steps(self, name: str) -> bool:
-        """Whether a name stands for steps and for no single tensor."""
-        calls = self._tape.names.get(name, ())
-        return name != "input" and (len(calls) > 1 or (not calls and len(self._tape.steps.get(name, ())) == 1))
 
     def names(self) -> list[str]:
         """Every name that a layer can be asked for by, in the order of the forward pass."""

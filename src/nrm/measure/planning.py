@@ -27,7 +27,6 @@ from nrm.questions import (
     Stack,
     Stop,
     base_lines,
-    model_flops,
     result_axes,
     route_flops,
 )
@@ -153,7 +152,7 @@ def _graph(inner: Inner, question: Question) -> Plan:
     shape = (inner.tape.batch, *(sum(stop.count for stop in side) for side in sides))
     return Plan(
         "every block of every layer is carried down once", tuple(lines), shape,
-        ("sample", *map(str, question.arguments)), model_flops(network), like.element_size(), known is not None,
+        ("sample", *map(str, question.arguments)), network.tape.forward, like.element_size(), known is not None,
     )  # fmt: skip
 
 
@@ -187,5 +186,5 @@ def _pairs_of_steps(inner: Inner, question: Question, pairs: Sequence[Sequence[i
     shape, axes = result_axes([], inner.tape.batch)
     return Plan(
         "the restarts of all steps share one sweep", tuple(lines), (*shape, *map(len, pairs)),
-        (*axes, *map(str, question.arguments)), model_flops(network), element, known is not None,
+        (*axes, *map(str, question.arguments)), network.tape.forward, element, known is not None,
     )  # fmt: skip

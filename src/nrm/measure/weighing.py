@@ -22,7 +22,7 @@ from nrm.questions import (
     Site,
     additive_weights,
     cut_weights,
-    refuse_text,
+    no_text,
 )
 
 
@@ -92,7 +92,7 @@ def read_additive(
         at = parts[0]
         parts = [(at if isinstance(at, Layer) else at.layer).all]
     for given in parts:
-        refuse_text(given)
+        no_text(given)
     sets = tuple(part for part in parts if isinstance(part, Set))
     if len(sets) < len(parts):
         raise QuestionError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -52,12 +52,9 @@ class Convolution(LinearMap):
             return near if all(s == 1 for s in self.stride) else self._spaced(near)
         like = y.new_empty(1).expand(self.inside[-self.weight.ndim + 1 :])
 
-        def backward(part: Tensor) -> Tensor:
-            wide = like.expand(part.shape[0], *like.shape)
-            x: Tensor = _backward(part, wide, self.weight, None, *self._geometry, [True, False, False])[0]
-            return x
-
-        return _by_parts(backward, self._fold(y)).reshape(y.shape[0], *self.inside)
+        given = (self.weight, None, *self._geometry, [True, False, False])
+        x = _by_parts(lambda part: _backward(part, like.expand(part.shape[0], *like.shape), *given)[0], self._fold(y))
+        return x.reshape(y.shape[0], *self.inside)
 
     @property
     def _is_matrix(self) -> bool:
@@ -87,7 +84,7 @@ class Convolution(LinearMap):
         return energy.sqrt() * norms.view(-1, *(1,) * (self.weight.ndim - 2))  # Cauchy and Schwarz, window by window
 
     def reweight(self, change: WeightChange) -> Convolution:
-        return self._with(change(self.weight))
+        return replace(self, weight=change(self.weight))
 
     def rows(self, scale: Tensor) -> Tensor | None:
         return None if self.transposed else along(scale, self.weight.ndim - 1, self.weight)
@@ -112,12 +109,6 @@ class Convolution(LinearMap):
             output_padding,
             self.groups,
         )
-
-    def _with(self, weight: Tensor) -> Convolution:
-        return Convolution(
-            self.inside, self.outside, weight, self.stride, self.padding, self.dilation, self.groups,
-            self.transposed, self.output_padding,
-        )  # fmt: skip
 
     def _fold(self, x: Tensor) -> Tensor:
         """The stack axis folded into the batch axis; without a batch axis it takes its place."""
@@ -162,11 +153,7 @@ class FlatConvolution(LinearMap):
         inside = torch.Size((*lead, full.groups, *full.inside[-space:]))
         outside = torch.Size((*lead, full.groups, *full.outside[-space:]))
         weight = full.weight.new_ones(full.groups, 1, *full.weight.shape[2:])
-        thin = Convolution(
-            inside, outside, weight, full.stride, full.padding, full.dilation, full.groups,
-            full.transposed, full.output_padding,
-        )  # fmt: skip
-        return cls(full.inside, full.outside, thin, full)
+        return cls(full.inside, full.outside, replace(full, inside=inside, outside=outside, weight=weight), full)
 
     def apply(self, x: Tensor) -> Tensor:
         return self._spread(self.thin.apply(self._gather(x, self.thin.inside)), self.outside)
@@ -176,7 +163,9 @@ class FlatConvolution(LinearMap):
 
     def reweight(self, change: WeightChange) -> LinearMap:
         weight = float(change(torch.ones((), dtype=torch.float64)))
-        return FlatConvolution(self.inside, self.outside, self.thin._with(self.thin.weight * weight), self.full)
+        return FlatConvolution(
+            self.inside, self.outside, replace(self.thin, weight=self.thin.weight * weight), self.full
+        )
 
     @property
     def nonnegative(self) -> bool:

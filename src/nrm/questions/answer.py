@@ -73,19 +73,14 @@ class Answerer:
         """
         sides = (live[: len(meeting.above)], live[len(meeting.above) :])
         ups, downs = (list(blocks_in_chunks(side, fits)) for side, fits in zip(sides, meeting.chunk, strict=True))
-        for up, down, lower in self.progress(self._pairs(meeting, ups, downs), len(ups) * len(downs)):
+        lower, pushed = None, None
+        for down, up in self.progress(itertools.product(downs, ups), len(ups) * len(downs)):
+            if down is not pushed:
+                lower, pushed = self._push(meeting.below, down), down
             part = self._part(meeting, up, lower, absolute)
             stack = math.prod(len(r) for r in (*up, *down))
             yield (*up, *down), None if part is None else part.expand(stack, *part.shape[1:])
         self._messages.trim()
-
-    def _pairs(
-        self, meeting: Meeting, ups: list[BlockNumbers], downs: list[BlockNumbers]
-    ) -> Iterator[tuple[BlockNumbers, BlockNumbers, Pushed | None]]:
-        for down in downs:
-            lower = self._push(meeting.below, down)
-            for up in ups:
-                yield up, down, lower
 
     def live(self, stop: Stop, top: Site) -> list[int]:
         """The blocks of a stop at which any density may arrive from ``top``."""
@@ -263,11 +258,9 @@ def ordered(table: Tensor, outer: Sequence[Stop], hubs: Sequence[Stop] = ()) -> 
     """
     shape = [n for stop in outer for n in axes_of(stop)]
     table = table.reshape(*shape, *table.shape[len(outer) :])
-    owners = [*_owners(outer), -1, *_owners(hubs)]
+    own, inner = (
+        [a for s in stops for a, b in zip(s.axes, s.blocks, strict=True) for _ in b.shape] for stops in (outer, hubs)
+    )
+    owners = [*own, -1, *inner]
     order = sorted(range(len(owners)), key=lambda k: (owners[k], k))
     return table.permute(*order, *range(len(owners), table.ndim))
-
-
-def _owners(stops: Sequence[Stop]) -> list[int]:
-    """The argument that every axis of these stops belongs to."""
-    return [a for s in stops for a, b in zip(s.axes, s.blocks, strict=True) for _ in b.shape]

@@ -16,7 +16,7 @@ from nrm.capture import AttentionStep
 from nrm.operators import Matmul
 from nrm.questions.answer import Answerer
 from nrm.questions.frame import Frame
-from nrm.questions.plan import Line, Plan, base_lines, model_flops, result_axes
+from nrm.questions.plan import Line, Plan, base_lines, result_axes
 from nrm.questions.stops import Stop, frame_at
 from nrm.questions.sweep import Base, Site
 from nrm.steps import Arrivals, Network
@@ -56,7 +56,7 @@ class AttentionRoute:
         product = Line(f"edges of {nodes[self.step.product].name}", len(halves), sum(nodes[i].flops for i in halves))
         return Plan(
             "densities meet values at every edge", (*base_lines(network, base is not None), product), tuple(shape),
-            tuple(axes), model_flops(network), network.tape.dtype.itemsize, base is not None,
+            tuple(axes), network.tape.forward, network.tape.dtype.itemsize, base is not None,
         )  # fmt: skip
 
     def answer(self, answerer: Answerer, plan: Plan, absolute: bool = False) -> Tensor:

@@ -215,7 +215,7 @@ def _plan(network: Network, meeting: Meeting, memory: int, kept: bool, counts: M
     sides = (math.prod(stop.count for stop in side) for side in (above, below))
     return Plan(
         f"{'contract' if meeting.mixing else 'read'} at {' and '.join(labels)}", tuple(lines), tuple(shape),
-        tuple(names), model_flops(network), element, kept, chunk, first=meeting.first, mixing=meeting.mixing,
+        tuple(names), network.tape.forward, element, kept, chunk, first=meeting.first, mixing=meeting.mixing,
         chunks=math.prod(math.ceil(n / fits) for n, fits in zip(sides, chunk, strict=True)),
     )  # fmt: skip
 
@@ -249,21 +249,10 @@ def _chunk(
 
 
 def _pull_line(network: Network, upper: Stop, lower: Stop, times: int, count: int) -> Line:
-    once, each = _pull_flops(network, lower.site, upper.site, upper.channels)
-    total = times * count
-    return Line(f"pull {upper.frame.label} -> {lower.frame.label}", total, times * once + total * each)
-
-
-def _push_line(network: Network, lower: Stop, upper: Stop, times: int, count: int) -> Line:
-    once, each = _push_flops(network, lower.site, upper.site, lower.channels)
-    total = times * count
-    return Line(f"push {lower.frame.label} -> {upper.frame.label}", total, times * once + total * each)
-
-
-def _pull_flops(network: Network, low: Site, high: Site, channels: bool) -> tuple[float, float]:
-    """The arithmetic between two sites for all blocks together, and for each: channels travel together at first."""
-    if not channels:
-        return 0.0, route_flops(network, low, high)
+    """Densities of some blocks of the upper stop, carried down: channels travel together at first, then each apart."""
+    what, high, low = f"pull {upper.frame.label} -> {lower.frame.label}", upper.site, lower.site
+    if not upper.channels:
+        return Line(what, times * count, times * count * route_flops(network, low, high))
     nodes, route = network.tape.nodes, between(network, low.node, high.node)
     together, apart = {high.node}, set[int]()
     once = each = 0.0
@@ -271,57 +260,48 @@ def _pull_flops(network: Network, low: Site, high: Site, channels: bool) -> tupl
         inputs = {j for j in nodes[i].inputs if j in route}
         if i in together:
             if mixes_channels(network, nodes[i]):
-                once += step_flops(network, i)
+                once += network.tape.flops[i]
                 apart |= inputs
             elif all(keeps_channels(network, nodes[i], p) for p, j in enumerate(nodes[i].inputs) if j in inputs):
-                once += step_flops(network, i)
+                once += network.tape.flops[i]
                 together |= inputs
             else:
                 apart.add(i)
         if i in apart:
-            each += step_flops(network, i)
+            each += network.tape.flops[i]
             apart |= inputs
-    return once, each
+    return Line(what, times * count, times * (once + count * each))
 
 
-def _push_flops(network: Network, low: Site, high: Site, channels: bool) -> tuple[float, float]:
-    """The arithmetic of amounts that rise between two sites, for all blocks together, and for each."""
-    if not channels:
-        return 0.0, route_flops(network, low, high)
+def _push_line(network: Network, lower: Stop, upper: Stop, times: int, count: int) -> Line:
+    """Amounts of some blocks of the lower stop that rise: channels travel together at first, then each apart."""
+    what, high, low = f"push {lower.frame.label} -> {upper.frame.label}", upper.site, lower.site
+    if not lower.channels:
+        return Line(what, times * count, times * count * route_flops(network, low, high))
     nodes, route = network.tape.nodes, between(network, low.node, high.node)
     together = {low.node}
     once = each = 0.0
     for i in sorted(route - {low.node}):
         live = [(p, j) for p, j in enumerate(nodes[i].inputs) if j in route]
         if all(j in together and keeps_channels(network, nodes[i], p) for p, j in live):
-            once += step_flops(network, i)
+            once += network.tape.flops[i]
             together.add(i)
         elif mixes_channels(network, nodes[i]) and nodes[i].inputs[0] in together:
-            once += step_flops(network, i)
+            once += network.tape.flops[i]
         else:
-            each += step_flops(network, i)
-    return once, each
-
-
-def step_flops(network: Network, i: int) -> float:
-    """The arithmetic of one step in either direction, for a stack of one."""
-    return network.tape.flops[i]
-
-
-def model_flops(network: Network) -> float:
-    """The arithmetic of the model's own forward pass."""
-    return network.tape.forward
+            each += network.tape.flops[i]
+    return Line(what, times * count, times * (once + count * each))
 
 
 def route_flops(network: Network, low: Site, high: Site) -> float:
     """The arithmetic of carrying one message between two sites."""
     route = between(network, low.node, high.node) - {low.node}
-    return sum(step_flops(network, i) for i in route if network.rules.reached[i])
+    return sum(network.tape.flops[i] for i in route if network.rules.reached[i])
 
 
 def _reached_flops(network: Network) -> list[float]:
     """Column sums and transposes of every step that relevance reaches."""
-    return [2 * step_flops(network, i) for i, reached in enumerate(network.rules.reached) if reached]
+    return [2 * network.tape.flops[i] for i, reached in enumerate(network.rules.reached) if reached]
 
 
 def widest(network: Network, stops: Sequence[Stop]) -> int:

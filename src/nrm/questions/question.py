@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from nrm.questions.sweep import Site
 from nrm.questions.values import Layer, Partition, Set, Stack, not_asked
 
 Argument = Layer | Set | Partition | Stack | Formula
+Kind = TypeVar("Kind")
 
 
 class Asked(Protocol):
@@ -77,7 +78,7 @@ class Question:
         """A question as a user writes it (``some``: about at least one argument)."""
         if some and not arguments:
             raise QuestionError("nothing was asked", hint="R(R['layer']), R(a.channel(3), b.channels), ...")
-        return cls(tuple(map(_read, arguments)), tuple(map(_read, _conditions(given))))
+        return cls(tuple(map(no_text, arguments)), tuple(map(no_text, _conditions(given))))
 
     @classmethod
     def combinations(cls, events: Sequence[Set | Formula]) -> Question:
@@ -213,14 +214,10 @@ def spans_steps(argument: Any) -> bool:
     return isinstance(argument, Set) and argument.expression[0] == "steps"
 
 
-def refuse_text(argument: object) -> None:
-    """A layer is asked about by what ``R[...]`` gives for its name, not by the name."""
+def no_text(argument: Kind) -> Kind:
+    """An argument, unless it is a name: a layer is asked about by what ``R[...]`` gives for its name."""
     if isinstance(argument, str):
         raise not_asked(argument)
-
-
-def _read(argument: Argument) -> Argument:
-    refuse_text(argument)
     return argument
 
 

@@ -26,9 +26,7 @@ from nrm.questions.plan import (
     Plan,
     base_lines,
     downward,
-    model_flops,
     result_axes,
-    step_flops,
 )
 from nrm.questions.stops import Stop, axes_of, frame_at
 from nrm.questions.sweep import Base, Site
@@ -95,7 +93,7 @@ class TrackedRoute:
         where = f"; read at {free[-1].frame.label}" if free else ""
         return Plan(
             f"at most {messages} messages side by side{where}", tuple(lines), tuple(shape), tuple(axes),
-            model_flops(network), element, kept, (chunk, 1), len(journeys) * math.ceil(blocks / chunk),
+            network.tape.forward, element, kept, (chunk, 1), len(journeys) * math.ceil(blocks / chunk),
             first=max(0, len(free) - 1), messages=messages, room=room, peak=ALIVE * entries * element,
         )  # fmt: skip
 
@@ -136,7 +134,7 @@ def _last_lines(network: Network, free: Sequence[Stop], journeys: Sequence[Journ
     """Where a question is read, with what rises to meet it; without a free stop, where every state is settled."""
     if not free:
         return [_line("pull until settled", [j.last for j in journeys], 1)]
-    pushed = sum(len(j.last.inner[i]) * step_flops(network, i) for j in journeys for i in j.pushed)
+    pushed = sum(len(j.last.inner[i]) * network.tape.flops[i] for j in journeys for i in j.pushed)
     most = max((len(j.last.inner[i]) for j in journeys for i in j.pushed), default=0)
     label = free[-1].frame.label
     lines = [Line(f"push to {label}", most, pushed)] if pushed else []
@@ -159,7 +157,7 @@ def _line(what: str, courses: Sequence[Course | None], blocks: int) -> Line:
     for course in courses:
         if course is not None:
             network = course.track.network
-            flops += sum(len(rows) * step_flops(network, i) for i, rows in course.inner.items())
+            flops += sum(len(rows) * network.tape.flops[i] for i, rows in course.inner.items())
             most = max(most, course.size().messages)
     return Line(what, blocks * most, blocks * flops)
 

@@ -23,7 +23,6 @@ from nrm.questions import (
     Pushed,
     between,
     contractible,
-    model_flops,
     products_at,
     pull_to,
     route_flops,
@@ -163,7 +162,7 @@ class _Reader:
                 self._absolute_below = self._answerer.push_all(stops, self._absolute)
         element = network.tape.nodes[network.tape.output].value.element_size()
         self.width = min(64, fitting(memory, (1 + bounded) * widest(network, stops) * element))
-        self.cost = (1 + bounded) * route_flops(network, low, high) / model_flops(network)
+        self.cost = (1 + bounded) * route_flops(network, low, high) / network.tape.forward
 
     def can_contract(self, high: int) -> bool:
         """Whether one contraction gives all pairs of the blocks of a stop and the next one."""

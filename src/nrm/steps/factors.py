@@ -81,7 +81,10 @@ class FactorStore:
         """The factors of a step; those of the last calls are kept."""
         slot = (asked.rule, asked.key, map, asked.below.index, asked.is_one, asked.rows is not None)
         if slot not in self._recent:
-            self._make_room(map)
+            weight = getattr(map, "weight", None)
+            kept = 1 if isinstance(weight, Tensor) and weight.numel() > LARGE else RECENT
+            while len(self._recent) >= kept:
+                del self._recent[next(iter(self._recent))]
             self._recent[slot] = self.form(asked, map, asked.rows)
         return self._recent[slot]
 
@@ -100,12 +103,6 @@ class FactorStore:
     def _absolute(self, part: FactorPart) -> FactorPart:
         a = part.a.abs() if isinstance(part.a, Tensor) else None if part.a is None else abs(part.a)
         return FactorPart(a, _Bounded(part.map) if self.mode == "bound" else part.map.reweight(torch.abs), part.group)
-
-    def _make_room(self, map: LinearMap) -> None:
-        weight = getattr(map, "weight", None)
-        kept = 1 if isinstance(weight, Tensor) and weight.numel() > LARGE else RECENT
-        while len(self._recent) >= kept:
-            del self._recent[next(iter(self._recent))]
 
     def forget(self) -> None:
         """Forgets the factors of the last steps."""

@@ -384,16 +384,13 @@ class Network:
     def mixing(self, i: int, arrivals: Arrivals) -> Iterator[tuple[Factored, Tensor]]:
         """What has arrived at a linear step, as densities of the maps that mix its channels."""
         for index, rho in arrivals.items():
-            yield from self._mixing(self.nodes[index], rho)
-
-    def _mixing(self, node: RelevanceNode, rho: Tensor) -> Iterator[tuple[Factored, Tensor]]:
-        for to, map in node.links:
-            if isinstance(map, Factored):
-                yield map, rho
-            elif self.nodes[to].kind == COLUMN:
-                moved = map.transpose(rho)
-                if moved is not None:
-                    yield from self._mixing(self.nodes[to], moved)
+            for to, map in self.nodes[index].links:
+                if isinstance(map, Factored):
+                    yield map, rho
+                elif self.nodes[to].kind == COLUMN:
+                    moved = map.transpose(rho)
+                    if moved is not None:
+                        yield from self.mixing(i, Arrivals({to: moved}))
 
     def drain_shape(self, i: int, port: str) -> tuple[int, ...]:
         """The shape of a drain: a sink has one neuron per column, a bias or offset one per sample and channel."""
