@@ -23,8 +23,9 @@ SIZE = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attent
 class Block(nn.Module):
     """A branch that is added to what it reads; ``after`` acts on the sum."""
 
-    def __init__(self, after: nn.Module, width: int = 5) -> None:
+    def __init__(self, after: nn.Module) -> None:
         super().__init__()
+        width = next((p.shape[-1] for p in after.parameters() if p.ndim == 2), 5)
         self.up, self.down, self.after = nn.Linear(width, 8), nn.Linear(8, width), after
 
     def branch(self, x: Tensor) -> Tensor:
@@ -37,6 +38,12 @@ class Block(nn.Module):
 def blocks(after: Callable[[], nn.Module], depth: int = 3) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(*(Block(after()) for _ in range(depth)), nn.Linear(5, 2)).double()
+
+
+def narrowing() -> nn.Sequential:
+    """A stream that is not equally wide everywhere."""
+    torch.manual_seed(0)
+    return nn.Sequential(*(Block(nn.Linear(n, m)) for n, m in ((5, 7), (7, 4), (4, 3))), nn.Linear(3, 2)).double()
 
 
 def contrast(model: nn.Module, samples: int = 3) -> nrm.Measure:
@@ -77,14 +84,21 @@ def runs_of(model: nn.Sequential, x: Tensor) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize("after", [nn.Identity, nn.ReLU, lambda: nn.LayerNorm(5), lambda: nn.Linear(5, 5)])
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: blocks(nn.Identity), lambda: blocks(nn.ReLU), lambda: blocks(lambda: nn.LayerNorm(5)),
+        lambda: blocks(lambda: nn.Linear(5, 5)), narrowing,
+    ],
+    ids=["sums", "relu", "norm", "linear", "narrowing"],
+)  # fmt: skip
 @pytest.mark.parametrize("outside", ["reference", "zero", "mean"])
-def test_a_patched_network_is_the_one_written_out(after: Callable[[], nn.Module], outside: str) -> None:
-    model = blocks(after)
+def test_a_patched_network_is_the_one_written_out(made: Callable[[], nn.Sequential], outside: str) -> None:
+    model = made()
     R = contrast(model)
     x, y = (run.nodes[run.inputs[0]].value for run in R.inner.tape.runs or ())
     there = {
-        "reference": runs_of(model, y), "zero": [torch.zeros_like(x)] * 4,
+        "reference": runs_of(model, y), "zero": [torch.zeros_like(part) for part in runs_of(model, x)],
         "mean": [part.mean(0, keepdim=True) for part in runs_of(model, x)],
     }[outside]  # fmt: skip
     circuits = marks(R, 6)

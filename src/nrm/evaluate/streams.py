@@ -125,7 +125,7 @@ class Outside:
 
 
 class Changes:
-    """What writers have changed so far, for every circuit of a stack, as rows that readers add up."""
+    """What writers have changed for every circuit of a stack since the stream was a tensor, as rows to be added up."""
 
     def __init__(self, circuits: int, writers: int, frame: Frame, like: Tensor) -> None:
         self._order = _axes(frame)
@@ -139,10 +139,6 @@ class Changes:
         laid = rows.permute(0, 1, *(a + 2 for a in self._order)).flatten(2)
         self._rows[:, begin : begin + len(writers)] = laid
         self.writers += writers
-
-    def clear(self) -> None:
-        """Forgets them: the stream has them now."""
-        self.writers = []
 
     def added(self, weights: Tensor) -> Tensor | None:
         """Their sum for some readers, ``(circuits, readers, *shape)``; None where nothing has changed.
@@ -234,8 +230,7 @@ class CircuitRun:
         for term, change in terms.items():
             given[term] = change.added(weights[:, :, live]).flatten(0, 1)
         (high,) = self._rerun(given, [segment.high])
-        at.changes.clear()
-        return StreamState(high, live, at.changes)
+        return StreamState(high, live, Changes(len(weights), len(self._writers), self._frames[k + 1], high[0]))
 
     def _base(self, segment: StreamSegment, at: StreamState, terms: Mapping[int, Tensor]) -> Tensor:
         """What is on the stream but for changes, at the upper end."""
