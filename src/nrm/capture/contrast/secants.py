@@ -52,22 +52,27 @@ def slope(z: Pair, y: Pair, function: Function | None, name: str) -> Tensor:
     if name in WRITTEN:
         return WRITTEN[name](z, y)
     gap = z.here - z.there
-    same = gap == 0
-    secant = (y.here - y.there) / torch.where(same, torch.ones_like(gap), gap)
-    near = _is_near(z, gap, name)
-    if not bool((same | near).any()):
+    same, near = gap == 0, _is_near(z, gap, name)
+    secant = (y.here - y.there).div_(gap).masked_fill_(same, 0.0)
+    alone = same if near is None else same & ~near
+    if function is not None and bool(alone.any()):
+        secant = torch.where(alone, derivative(function, z.mean), secant)
+    if function is None or near is None or not bool(near.any()):
         return secant
-    if function is None:
-        return torch.where(same, torch.zeros_like(secant), secant)
-    if not bool((near & ~same).any()):
-        return torch.where(same, derivative(function, z.mean), secant)
-    apart = torch.where(near, gap, torch.zeros_like(gap)) / math.sqrt(12)
-    between = (derivative(function, z.mean - apart) + derivative(function, z.mean + apart)) / 2
-    return torch.where(same | near, between, secant)
+    apart = gap * GAUSS
+    between = derivative(function, z.there + apart).add_(derivative(function, z.here - apart)).mul_(0.5)
+    return torch.where(near, between, secant)
 
 
-def _is_near(z: Pair, gap: Tensor, name: str) -> Tensor:
-    """Where the difference of values has lost so many digits that the derivatives between them are closer."""
+GAUSS = (1 - 1 / math.sqrt(3)) / 2
+"""So far from either end the two points of Gauss lie, as a share of the way."""
+
+
+def _is_near(z: Pair, gap: Tensor, name: str) -> Tensor | None:
+    """Where the difference of values has lost so many digits that the derivatives between them are closer.
+
+    None: nowhere, as nothing is known of how the function bends.
+    """
     close: float = torch.finfo(gap.dtype).eps ** (1 / 5)  # its fourth power, over 4320, is below what rounding costs
     if name in SMOOTH:
         return gap.abs() <= close
@@ -76,7 +81,7 @@ def _is_near(z: Pair, gap: Tensor, name: str) -> Tensor:
     if name in POWERS or name in EDGES:
         scale = EDGES.get(name, torch.abs)
         return gap.abs() <= close * torch.minimum(scale(z.here), scale(z.there))
-    return torch.zeros_like(gap, dtype=torch.bool)
+    return None
 
 
 def derivative(function: Function, z: Tensor) -> Tensor:
@@ -89,5 +94,7 @@ def derivative(function: Function, z: Tensor) -> Tensor:
             return torch.zeros_like(z)
         if not value.requires_grad:
             return torch.zeros_like(z)
-        (found,) = torch.autograd.grad(value.sum(), point)
+        (found,) = torch.autograd.grad(value, point, torch.ones((), dtype=value.dtype).to(value).expand(value.shape))
+    if bool(torch.isfinite(found.sum())):
+        return found
     return torch.where(torch.isfinite(found), found, torch.zeros_like(found))

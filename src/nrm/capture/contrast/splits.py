@@ -144,7 +144,8 @@ def _softmax(step: Step, op: Softmax | LogSoftmax) -> Exact:
 
     def pieces() -> Parts:
         a = step.inputs[0]
-        mean = logarithmic_mean(a if sign > 0 else Pair(-a.here, -a.there), dim)
+        shares = Pair(*(p.exp() for p in step.result)) if logs else step.result
+        mean = logarithmic_mean(a if sign > 0 else Pair(-a.here, -a.there), shares, dim)
         share = mean / mean.sum(dim, keepdim=True)
         if logs:
             return (Piece(), Piece(together, -1.0, share))
@@ -154,12 +155,15 @@ def _softmax(step: Step, op: Softmax | LogSoftmax) -> Exact:
     return step.mixed(pieces)
 
 
-def logarithmic_mean(logits: Pair, dim: int) -> Tensor:
-    """``(p - p2) / (log p - log p2)`` of the softmax of logits; 0 where an entry is masked in both runs."""
-    log, log2 = (torch.log_softmax(a, dim) for a in logits)
-    t = torch.where(log == log2, torch.zeros_like(log), (log - log2).abs())
-    ratio = torch.where(t == 0, torch.ones_like(t), -torch.expm1(-t) / torch.where(t == 0, torch.ones_like(t), t))
-    return torch.maximum(log, log2).exp() * ratio
+def logarithmic_mean(logits: Pair, shares: Pair, dim: int) -> Tensor:
+    """``(p - p2) / (log p - log p2)`` of the softmax of logits; 0 where an entry is masked in both runs.
+
+    It is ``max(p, p2) (1 - exp(-|t|)) / |t|`` for ``t = log p - log p2``, which does not cancel.
+    """
+    lowest, eps = torch.finfo(logits.here.dtype).min / 4, torch.finfo(logits.here.dtype).eps
+    log, log2 = (torch.log_softmax(a, dim).clamp_(min=lowest) for a in logits)  # what is masked differs by 0
+    minus = (log - log2).abs_().clamp_(min=eps).neg_()  # the quotient at eps is that at 0, by rounding
+    return torch.expm1(minus).div_(minus).mul_(torch.maximum(*shares))
 
 
 # ---- maxima ----------------------------------------------------------------------------------------------------------

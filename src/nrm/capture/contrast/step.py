@@ -21,7 +21,7 @@ class Pair(NamedTuple):
     @property
     def mean(self) -> Tensor:
         """What it is between the runs."""
-        return (self.here + self.there) / 2
+        return (self.here + self.there).mul_(0.5)
 
     @property
     def delta(self) -> Tensor:

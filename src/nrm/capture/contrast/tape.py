@@ -88,13 +88,35 @@ def _difference(step: Step, nodes: list[Node]) -> Node:
         return DifferenceNode(node, found, node.inputs, plain)
     if isinstance(op, Combine):
         check_constants(node, step.other, step.inputs)
-        return DifferenceNode(node, replace(op, shift=None), node.inputs, plain)
+        terms, inputs = _without_masks(step, op)
+        return DifferenceNode(node, replace(op, terms=terms, shift=None), inputs, plain)
     return DifferenceNode(node, Unknown(node.function, f"layer {node.name!r}", "contrast"), node.inputs, plain)
+
+
+def _without_masks(step: Step, op: Combine) -> tuple[tuple[Term, ...], tuple[int, ...]]:
+    """The terms of a sum without infinite constants: what masks in both runs has no difference."""
+    here, there = (run.nodes for run in step.runs)
+
+    def masks(i: int) -> bool:
+        if not _is_constant(here[i]) or not bool(here[i].value.isinf().any()):
+            return False
+        return torch.equal(here[i].value, there[i].value)
+
+    left = [(term, i) for term, i in zip(op.terms, step.node.inputs, strict=True) if not masks(i)]
+    if not left:
+        return op.terms, step.node.inputs
+    return tuple(term for term, _ in left), tuple(i for _, i in left)
+
+
+def _is_constant(node: Node) -> bool:
+    return isinstance(node.op, Source) and node.op.kind == "constant"
 
 
 def _is_masked(node: Node) -> bool:
     """Whether a tensor has infinite entries: only sums with masks, and what moves them, can."""
-    return isinstance(node.op, Source | Combine) and not bool(torch.isfinite(node.value).all())
+    if not isinstance(node.op, Source | Combine) or bool(torch.isfinite(node.value.sum())):
+        return False
+    return not bool(torch.isfinite(node.value).all())
 
 
 def _half(step: Step, op: Linear, nodes: list[Node]) -> Node:
