@@ -16,6 +16,7 @@ from nrm.capture import plain_execution
 from nrm.errors import QuestionError, warn
 from nrm.measure.circuit import Chain, Circuit, possible_edges, refuse_others
 from nrm.measure.inside import CircuitPart
+from nrm.measure.living import LivingEdges
 from nrm.questions import feeds
 
 SATURATED = 1.3
@@ -176,43 +177,12 @@ class CircuitFinder:
         return found.expand(self.exists.shape)
 
     def by_share(self, number: int, scores: Tensor | None = None) -> Tensor:
-        """At most so many edges with the largest |score| that lie on a way from below to the output.
+        """At most so many edges with the largest scores that lie on a way from below to the output.
 
-        Edges that no walk inside takes are left out, and further ones take their places.
+        Scores are the absolute shares if there are none. Edges that no walk inside takes are left out, and further ones
+        take their places.
         """
-        scores = self.shares.abs() if scores is None else scores
-        order = scores.masked_fill(~self.exists, -1).flatten().argsort(descending=True, stable=True)
-        low, high = 0, int(self.exists.sum())  # the living part of a prefix grows with the prefix
-        if int(self.alive(self.exists).sum()) <= number:
-            return self.alive(self.exists)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if int(self.alive(self._prefix(order, middle)).sum()) <= number:
-                low = middle
-            else:
-                high = middle - 1
-        found = self.alive(self._prefix(order, low))
-        return found if bool(found.any()) else self._thinned(self.alive(self._prefix(order, low + 1)), number, order)
-
-    def _thinned(self, inside: Tensor, number: int, order: Tensor) -> Tensor:
-        """What is left of the first ways that come to life, if they are more than wanted at once."""
-        for at in order.flip(0).tolist():
-            if int(inside.sum()) <= number:
-                return inside
-            if bool(inside.flatten()[at]):
-                without = inside.flatten().clone()
-                without[at] = False
-                fewer = self.alive(without.view(inside.shape))
-                inside = fewer if bool(fewer.any()) else inside
-        straight = self.exists & (self._begins.bool()[:, None] & self._ends.bool()[None]).view(
-            *self.exists.shape[:2], *(1,) * (self.exists.ndim - 2)
-        )
-        at = next(at for at in order.tolist() if bool(straight.flatten()[at]))  # one edge is a way as well
-        return torch.zeros_like(self.exists).flatten().index_fill(0, order.new_tensor([at]), True).view(inside.shape)
-
-    def _prefix(self, order: Tensor, number: int) -> Tensor:
-        marks = torch.zeros_like(self.exists).flatten().index_fill(0, order[:number], True)
-        return marks.view(self.exists.shape) & self.exists
+        return self.living.best(number, self.shares.abs() if scores is None else scores)
 
     def by_mass(self, target: float, number: int | None) -> Tensor:
         """A small circuit of a mass: edges that help first, of those that hinder as many as make the mass fit.
@@ -291,38 +261,13 @@ class CircuitFinder:
 
     def alive(self, inside: Tensor) -> Tensor:
         """The edges that lie on a way from where walks begin to the output, by other edges that are inside."""
-        flat = inside.any(2) if inside.ndim > 2 else inside
-        edges, inner = flat.float(), self._inside_branches
-        written, used = self._begins, self._ends
-        for _ in range(len(self.writers)):
-            read = (edges.T @ written) > 0
-            now = self._begins.bool() | ((inner.T @ read.float()) > 0)
-            if torch.equal(now.float(), written):
-                break
-            written = now.float()
-        for _ in range(len(self.readers)):
-            write = (edges @ used) > 0
-            now = self._ends.bool() | ((inner @ write.float()) > 0)
-            if torch.equal(now.float(), used):
-                break
-            used = now.float()
-        found = written.bool()[:, None] & used.bool()[None]
-        return inside & found.view(*found.shape, *(1,) * (inside.ndim - 2))
+        return self.living.of(inside)
 
     @cached_property
-    def _inside_branches(self) -> Tensor:
-        """Which reader leads to which writer inside a branch, ``(readers, writers)``."""
-        return torch.tensor([[float(feeds(r, w)) for w in self.writers] for r in self.readers])
-
-    @cached_property
-    def _begins(self) -> Tensor:
-        """Which writers walks begin with; where biases take shares, they begin in every branch."""
+    def living(self) -> LivingEdges:
+        """Which edges lie on ways."""
         plain = self._parts[0].inner.tape.runs is None
-        return torch.tensor([float(plain or w.kind in ("embedding", "constant")) for w in self.writers])
-
-    @cached_property
-    def _ends(self) -> Tensor:
-        return torch.tensor([float(r.kind == "logits") for r in self.readers])
+        return LivingEdges(self.writers, self.readers, self.exists, plain)
 
     # ---- chains ----------------------------------------------------------------------------------------------
 
@@ -364,7 +309,7 @@ class CircuitFinder:
 
     def _siblings(self, reader: int) -> list[int]:
         """The readers that lead to what a reader leads to: a way takes one of them."""
-        inner = self._inside_branches
+        inner = self.living.branches
         writers = inner[reader].bool()
         if not bool(writers.any()):
             return [reader]
