@@ -3,7 +3,7 @@
 from nrm.evaluate.baselines import METHODS, scores
 from nrm.evaluate.comparison import Agreement, Comparison, compare
 from nrm.evaluate.intervention import contribution, each, occlusion, remove
-from nrm.evaluate.patched import SIZES as SIZES, CircuitCurve, Patched, PatchedNodes
+from nrm.evaluate.patched import SIZES as SIZES, CircuitCurve, Patched, PatchedNodes, area as area
 from nrm.evaluate.patching import patch, patch_nodes
 from nrm.evaluate.statistics import Correlation, TopSums, interval, merge_means as merge_means, pearson, sc_k
 

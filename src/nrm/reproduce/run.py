@@ -21,13 +21,16 @@ from nrm.reproduce.clusters import CLUSTERS
 from nrm.reproduce.contrast import CONTRAST
 from nrm.reproduce.experiment import Experiment, Setting, Tracking
 from nrm.reproduce.gnn import GNN
+from nrm.reproduce.image_circuits import IMAGE_CIRCUITS
 from nrm.reproduce.mlp import MLP
 from nrm.reproduce.rnn import RNN
 from nrm.reproduce.rules import RULES
 from nrm.reproduce.store import ExperimentFolder, Unit
 from nrm.reproduce.tables import as_json, as_markdown
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, RULES, CONTRAST)}
+EXPERIMENTS: dict[str, Experiment] = {
+    e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, RULES, CONTRAST, IMAGE_CIRCUITS)
+}
 
 
 def reproduce(
