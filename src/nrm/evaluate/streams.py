@@ -23,6 +23,9 @@ from nrm.questions import EMBEDDING, Frame, Site, StreamEnd, frame_at, masks_of
 Compute = Callable[[Node, Mapping[int, Tensor]], Tensor]
 """The value of a node from stacks ``(K or 1, *shape)`` of those it reads, as :func:`nrm.capture.replay` gives it."""
 
+Needs = Callable[[Node], Sequence[int]]
+"""The nodes that a node is computed from."""
+
 Spot = int | tuple[int, int]
 """A tensor, or its copy on the way to one consumer."""
 
@@ -30,11 +33,12 @@ Spot = int | tuple[int, int]
 class Rerun:
     """Parts of a captured network, computed again for stacks ``(K or 1, *shape)`` of values.
 
-    What does not depend on what is given has the value that was captured.
+    What does not depend on what is given has the value that was captured. A ``compute`` that reads other nodes than
+    the call did says which by ``needs``.
     """
 
-    def __init__(self, tape: Tape, compute: Compute = replay) -> None:
-        self.tape, self._compute = tape, compute
+    def __init__(self, tape: Tape, compute: Compute = replay, needs: Needs = reads) -> None:
+        self.tape, self._compute, self._needs = tape, compute, needs
         self._orders: dict[object, list[tuple[int, list[int]]]] = {}
 
     def __call__(self, given: Mapping[Spot, Tensor], ends: Sequence[int]) -> list[Tensor]:
@@ -42,7 +46,7 @@ class Rerun:
         known, nodes = dict(given), self.tape.nodes
         for i, last in self._order(tuple(given), tuple(ends)):
             node = nodes[i]
-            below = {j: self._read(known, self._spot(given, j, node)) for j in reads(node)}
+            below = {j: self._read(known, self._spot(given, j, node)) for j in self._needs(node)}
             known[i] = self._compute(node, below)
             for j in last:
                 known.pop(j, None)
@@ -53,7 +57,7 @@ class Rerun:
         given, open_nodes, seen = set(given), [end], set[int]()
         while open_nodes:
             node = self.tape.nodes[open_nodes.pop()]
-            for j in reads(node):
+            for j in self._needs(node):
                 if j == on:
                     return True
                 if j > on and j not in seen and self._spot(given, j, node) not in given:
@@ -84,13 +88,13 @@ class Rerun:
         touched = set[int]()
         for node in self.tape.nodes[begin + 1 : max(ends) + 1]:
             if node.index not in given and any(
-                j in touched or self._spot(given, j, node) in given for j in reads(node)
+                j in touched or self._spot(given, j, node) in given for j in self._needs(node)
             ):
                 touched.add(node.index)
         needed, order, later = set(ends) & touched, list[tuple[int, list[int]]](), set(ends)
         for i in sorted(touched, reverse=True):
             if i in needed:
-                below = [j for j in reads(self.tape.nodes[i]) if j in touched]
+                below = [j for j in self._needs(self.tape.nodes[i]) if j in touched]
                 needed.update(below)
                 order.append((i, [j for j in below if j not in later]))
                 later.update(below)
@@ -208,7 +212,7 @@ class CircuitRun:
 
     def _most_at_once(self) -> int:
         """The largest number of readers whose inputs are there at the same time."""
-        if all(self._is_sum(segment) for segment in self._stream.segments):
+        if all(is_sum(segment) for segment in self._stream.segments):
             crossings = [reader.crossing for reader in self._readers]
             return max(crossings.count(k) for k in set(crossings))
         return len(self._readers)
@@ -220,9 +224,9 @@ class CircuitRun:
     ) -> StreamState:  # fmt: skip
         """From one crossing to the next one."""
         base = {term: change.outside for term, change in terms.items()}
-        if self._is_sum(segment):
+        if is_sum(segment):
             for term, change in terms.items():
-                at.changes.put(change.writers, self._through_sums(segment, term, change.rows))
+                at.changes.put(change.writers, through_sums(self._rerun, segment, term, change.rows))
             return StreamState(self._base(segment, at, base), at.live, at.changes)
         live = [n for n, reader in enumerate(self._readers) if reader.crossing > k]
         low = at.read(live, weights).flatten(0, 1)
@@ -240,22 +244,6 @@ class CircuitRun:
         for term, value in terms.items():
             given[term] = value
         return self._rerun(given, [segment.high])[0]
-
-    def _is_sum(self, segment: StreamSegment) -> bool:
-        """Whether nothing but sums lies on the stream there."""
-        return segment.route <= {segment.low, *segment.sums}
-
-    def _through_sums(self, segment: StreamSegment, term: int, rows: Tensor) -> Tensor:
-        """A change of a term as a change of the sum: they are equal, or the terms are scaled or moved there."""
-        sums = [self._here.nodes[i] for i in sorted(segment.sums)]
-        plain = all(isinstance(s.op, Combine) and all(t.is_plain and t.move is None for t in s.op.terms) for s in sums)
-        if plain:
-            return rows.expand(*rows.shape[:2], *self._here.nodes[segment.high].shape)
-        ends = {i for s in sums for i in s.inputs if i not in segment.sums}
-        blank: dict[Spot, Tensor] = {i: torch.zeros_like(self._here.nodes[i].value)[None] for i in ends}
-        (shift,) = self._rerun(blank, [segment.high])
-        (moved,) = self._rerun({**blank, term: rows.flatten(0, 1)}, [segment.high])
-        return (moved - shift).view(*rows.shape[:2], *moved.shape[1:])
 
     # ---- branches --------------------------------------------------------------------------------------------
 
@@ -285,12 +273,9 @@ class CircuitRun:
         if branch.heads is None:
             return TermChange(writers, change, outside)
         masks = masks_of(self._inner.network, [self._writers[n] for n in writers])
-        rows = (change * masks).flatten(0, 1)
-        # the projection of heads is linear but for its bias, which is there with and without a circuit
-        blank = self._rerun({top: torch.zeros_like(rows[:1])}, [branch.term])[0]
-        (moved,) = self._rerun({top: rows}, [branch.term])
+        moved = projected(self._rerun, branch, (change * masks).flatten(0, 1))
         (term,) = self._rerun({top: outside}, [branch.term])
-        return TermChange(writers, (moved - blank).view(-1, len(writers), *moved.shape[1:]), term)
+        return TermChange(writers, moved.view(-1, len(writers), *moved.shape[1:]), term)
 
     def _reads(self, k: int, branch: StreamBranch) -> BranchReads:
         sites = {word: Site(read.tensor, read.reader) for word, read in branch.reads.items()} or {"": Site(branch.term)}
@@ -319,6 +304,41 @@ class CircuitRun:
             every = weights[:, :, known.all].amax(2, keepdim=True)  # what is read beside them has an edge if one has
             given[segment.low] = at.mixed(every, known.all[:1]).flatten(0, 1)
         return self._rerun(given, [branch.heads])[0]
+
+
+# ---- linear steps on the way to the stream ---------------------------------------------------------------------------
+
+
+def is_sum(segment: StreamSegment) -> bool:
+    """Whether nothing but sums lies on the stream there."""
+    return segment.route <= {segment.low, *segment.sums}
+
+
+def is_plain_sum(tape: Tape, segment: StreamSegment) -> bool:
+    """Whether all terms of the sums on the stream are added as they are."""
+    sums = [tape.nodes[i].op for i in segment.sums]
+    return all(isinstance(op, Combine) and all(t.is_plain and t.move is None for t in op.terms) for op in sums)
+
+
+def through_sums(rerun: Rerun, segment: StreamSegment, term: int, rows: Tensor) -> Tensor:
+    """Changes ``(K, W, *shape)`` of a term as changes of the sum: equal, unless terms are scaled or moved there."""
+    nodes = rerun.tape.nodes
+    if is_plain_sum(rerun.tape, segment):
+        return rows.expand(*rows.shape[:2], *nodes[segment.high].shape)
+    ends = {i for s in segment.sums for i in nodes[s].inputs if i not in segment.sums}
+    blank: dict[Spot, Tensor] = {i: torch.zeros_like(nodes[i].value)[None] for i in ends}
+    (shift,) = rerun(blank, [segment.high])
+    (moved,) = rerun({**blank, term: rows.flatten(0, 1)}, [segment.high])
+    return (moved - shift).view(*rows.shape[:2], *moved.shape[1:])
+
+
+def projected(rerun: Rerun, branch: StreamBranch, rows: Tensor) -> Tensor:
+    """What changes ``(K, *shape)`` of attention heads change in the term that they are projected to."""
+    assert branch.heads is not None
+    # the projection of heads is linear but for its bias, which is there with and without a change
+    (blank,) = rerun({branch.heads: torch.zeros_like(rows[:1])}, [branch.term])
+    (moved,) = rerun({branch.heads: rows}, [branch.term])
+    return moved - blank
 
 
 @dataclass(frozen=True)
@@ -366,4 +386,15 @@ class StreamState:
         return base + added
 
 
-__all__ = ["CircuitRun", "Compute", "Outside", "Rerun", "Spot"]
+__all__ = [
+    "CircuitRun",
+    "Compute",
+    "Needs",
+    "Outside",
+    "Rerun",
+    "Spot",
+    "is_plain_sum",
+    "is_sum",
+    "projected",
+    "through_sums",
+]
