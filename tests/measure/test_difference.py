@@ -164,7 +164,7 @@ def test_flows_of_the_second_measure_only_are_found(searched: bool, monkeypatch:
 
 
 def test_bounds_of_both_measures_bound_every_extension() -> None:
-    from nrm.measure.asking import side_of
+    from nrm.measure.searching import side_of
     from nrm.questions import Question
     from nrm.search.prefixes import Prefixes
 

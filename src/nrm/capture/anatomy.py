@@ -46,5 +46,5 @@ class Anatomy:
 def _plain(module: nn.Module) -> Iterator[object]:
     """The attributes of a module that may hold tensors, besides its parameters and buffers."""
     for name, value in module.__dict__.items():
-        if isinstance(value, Tensor | list | tuple | dict) and not name.startswith("_"):
+        if not name.startswith("_") and isinstance(value, Tensor | list | tuple | dict):  # most begin with one
             yield value

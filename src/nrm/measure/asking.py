@@ -30,7 +30,6 @@ from nrm.questions import (
     Stack,
     Stop,
     TrackedRoute,
-    downward,
     interaction_graph,
     needs_track,
     pair_table,
@@ -39,7 +38,6 @@ from nrm.questions import (
     stops_for,
     visited_sets,
 )
-from nrm.search import Side
 
 PASSES = 50.0
 """More forward passes than this are announced,"""
@@ -59,12 +57,21 @@ def ask(inner: Inner, question: Question) -> Tensor:
         return _over_steps(inner, question, question.spread)
     inner.origin.check_fresh()
     with plain_execution():
-        _refuse_excluded(inner, question)
+        refuse_excluded(inner, question)
         inner.be_loud()
         table = answer(inner, question.joint)
         if question.given:
-            table = conditioned(table, _condition(inner, question.condition))
+            table = conditioned(table, answer_condition(inner, question.condition))
         return inner.mine(_unfolded(table, len(question.events)) if question.apart else table)
+
+
+def ask_in_units(inner: Inner, question: Question) -> Tensor:
+    """The answer in units of the output. Shares of an output of 0 are not defined, and then none are formed."""
+    inner = inner.about(question)
+    if bool((inner.target.value == 0).any()):
+        return ask(inner.without_shares(), question)
+    shares = ask(inner.in_units(), question)
+    return shares * inner.mine(inner.target.value).reshape(-1, *(1,) * (shares.ndim - 1))
 
 
 def answer(inner: Inner, question: Question, absolute: bool = False) -> Tensor:
@@ -100,17 +107,6 @@ def _along_edges(inner: Inner, question: Question, layer: Layer) -> AttentionRou
         return None
     place = Site(step.product), inner.places.frame_of(layer)
     return AttentionRoute(inner.network, step, stops_for(question.asked, lambda _: place))
-
-
-def side_of(inner: Inner, question: Question) -> tuple[Side, Tensor]:
-    """What a search for flows needs of a measure, and the relevance of the condition (1 without one)."""
-    inner.origin.check_fresh()
-    with plain_execution():
-        stops = downward(stops_for(question.asked, inner.resolve))
-        _refuse_excluded(inner, question)
-        inner.be_loud()
-        whole = inner.mine(_condition(inner, question.condition)) if question.given else torch.ones(len(inner.samples))
-        return Side(inner.network, inner.base, stops, inner.samples), whole
 
 
 def count_axes(inner: Inner, argument: Argument) -> int:
@@ -209,7 +205,7 @@ def conditioned(joint: Tensor, condition: Tensor) -> Tensor:
     return torch.where(shaped == 0, torch.zeros_like(joint), joint / safe)
 
 
-def _condition(inner: Inner, question: Question) -> Tensor:
+def answer_condition(inner: Inner, question: Question) -> Tensor:
     """The relevance of a condition, which must not be lost in rounding."""
     condition, inside = answer(inner, question), answer(inner, question, absolute=True)
     _judge_condition(inner.mine(condition), inner.mine(inside))
@@ -230,7 +226,7 @@ def _judge_condition(condition: Tensor, inside: Tensor) -> None:
         warn(f"{int(near.sum())} conditions have a relevance below 0.1 % of the total variation inside them")
 
 
-def _refuse_excluded(inner: Inner, question: Question) -> None:
+def refuse_excluded(inner: Inner, question: Question) -> None:
     """Asking for an output that the target excludes would always give 0, which nobody means.
 
     Inside a formula it is an event like any other, whose measure is 0.

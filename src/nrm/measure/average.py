@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nrm.capture import plain_execution
 from nrm.errors import QuestionError
-from nrm.measure.asking import conditioned, side_of
+from nrm.measure.asking import conditioned
 from nrm.measure.check import Check
 from nrm.measure.choosing import Edges, find_circuit, refuse_options
 from nrm.measure.circuit import Circuit
@@ -19,6 +19,7 @@ from nrm.measure.direct import DirectEdges, Ends, averaged_edges
 from nrm.measure.inside import CircuitPart
 from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, averaged
+from nrm.measure.searching import side_of
 from nrm.measure.show import FactRows, as_html, as_text, options_text, outputs_text
 from nrm.measure.table import tabulate
 from nrm.questions import Argument, Formula, Frame, Layer, Partition, Question, Set, Site

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from nrm.capture import plain_execution
 from nrm.errors import NrmError, QuestionError
-from nrm.measure.asking import side_of
 from nrm.measure.check import Check
 from nrm.measure.direct import DirectEdges, Ends, edges_apart, plan_direct
 from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, combined
 from nrm.measure.lift import FORMS, read_form
 from nrm.measure.planning import Planner, plan_of
+from nrm.measure.searching import side_of
 from nrm.measure.show import FactRows, as_html, as_text, options_text, outputs_text
 from nrm.measure.table import tabulate
 from nrm.measure.weighing import read_additive

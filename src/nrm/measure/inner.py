@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from nrm.capture import Tape, plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.check import Check
-from nrm.measure.checking import check_measure, check_units
+from nrm.measure.checking import check_measure, check_units, compare_outputs
 from nrm.measure.classes import named_target
 from nrm.measure.labels import Names, read_labels
 from nrm.measure.origin import Origin
@@ -151,6 +151,16 @@ class Inner:
         if self.light is None:
             self.light = self.judged(check_measure(self.network, self.target, self.base, full=False))
         self.light.speak()
+
+    def certificate(self) -> Check:
+        """The full check; where the model has another precision, its own output is looked at, too."""
+        self.origin.check_fresh()
+        with plain_execution():
+            own, node = self.origin.own_output(), self.tape.here.nodes[self.tape.output]
+            moved = None
+            if own is not None:
+                moved = compare_outputs(node.value, own.to(node.value), self.places.frame(node), self.tape.ends)
+            return self.judged(check_measure(self.network, self.target, self.base, full=True, moved=moved))
 
     def in_units(self) -> Inner:
         """A twin for answers in units of the output: its light check is about these, not about shares."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,26 +13,25 @@ from torch import Tensor
 
 from nrm.capture import plain_execution
 from nrm.errors import QuestionError
-from nrm.measure.asking import ask, side_of
+from nrm.measure.asking import ask, ask_in_units
 from nrm.measure.check import Check
-from nrm.measure.checking import OutputShift, check_measure, compare_outputs
 from nrm.measure.choosing import Edges, find_circuit, refuse_options
 from nrm.measure.circuit import Circuit
 from nrm.measure.difference import Difference
 from nrm.measure.direct import DirectEdges, Ends, direct_edges, plan_direct
 from nrm.measure.inner import Inner
 from nrm.measure.inside import CircuitPart
-from nrm.measure.labels import Names, label_flows, label_walks
+from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.lift import FORMS, lift_of, lifted_flows, read_form
 from nrm.measure.planning import Planner, plan_of
-from nrm.measure.show import as_html, as_text, measure_rows
-from nrm.measure.table import tabulate
+from nrm.measure.searching import flows_of, walks_of
+from nrm.measure.show import as_html, as_text, describe, measure_rows
+from nrm.measure.table import answers_by_block, tabulate
 from nrm.measure.tokens import find_tokens
 from nrm.measure.weighing import read_additive
-from nrm.memory import fitting
-from nrm.questions import Argument, Base, Blocks, Formula, Frame, Layer, Partition, Question, Set, Site, read_partitions
-from nrm.search import Flows, Found, Request, Walk, find_flows, find_walks
+from nrm.questions import Argument, Base, Formula, Frame, Layer, Partition, Question, Set, Site, read_partitions
+from nrm.search import Flows, Found, Request, Walk
 from nrm.tables import Results
 
 
@@ -112,19 +110,7 @@ class Measure:
         1.channels[:2][0] (1, 4)
         1.channels[:2][1] (1, 4)
         """
-        (whole,) = read_partitions([partition])
-        shape = Blocks.of(self.inner.places.frame_of(whole.layer), whole).shape
-        places = list(itertools.product(*map(range, shape)))
-        if not places:
-            return
-        blocks = [whole[at[0] if len(at) == 1 else at] for at in places]
-        one = self.plan(blocks[0], *arguments, given=given)
-        fits = fitting(self.inner.memory, one.nbytes)
-        for begin in range(0, len(places), fits):
-            rows = places[begin : begin + fits]
-            chunk = whole[[at[0] if len(at) == 1 else at for at in rows]]
-            table = self(chunk, *arguments, given=given)
-            yield from zip(blocks[begin : begin + fits], table.unbind(1), strict=True)
+        return answers_by_block(self, read_partitions([partition])[0], arguments, given)
 
     def lift(
         self, *arguments: Argument, given: Argument | Sequence[Argument] | None = None, form: str = "lift"
@@ -185,13 +171,7 @@ class Measure:
             return label_flows(lifted_flows(Measure(inner), question, by, least, request), inner.places, inner.names)
         if least is not None:
             raise QuestionError("least is for flows ranked by lift", got=f"least={least!r}", hint="by='lift'")
-        side, whole = side_of(inner, question)
-        with plain_execution():
-            found = find_flows(
-                [side], question.asked, whole.tolist(), inner.samples, request, memory=inner.memory,
-                progress=inner.progress(),
-            )  # fmt: skip
-        return label_flows(found, inner.places, inner.names)
+        return flows_of(inner, question, request)
 
     def walks(self, k: int = 10, sign: str = "+", *, to_input: bool = False) -> Found[Walk]:
         """Each sample's k single walks with the largest relevance, best first; exact.
@@ -211,15 +191,7 @@ class Measure:
           1  0.6  output[0] <- 0[0] <- input[1]
           2  0.3  output[0] <- 0[0] <- input[0]
         """
-        inner = self.inner
-        inner.origin.check_fresh()
-        with plain_execution():
-            inner.be_loud()
-            found = find_walks(
-                inner.network, inner.kept.start, inner.samples, k=k, sign=sign, to_input=to_input,
-                memory=inner.memory, progress=inner.progress(),
-            )  # fmt: skip
-        return label_walks(found, inner.places, inner.names)
+        return walks_of(self.inner, k, sign, to_input)
 
     def dividends(self, *events: Set | Formula) -> Tensor:
         """The relevance of all walks by what they visit, every combination of events by itself: ``(batch, 2, 2, ...)``.
@@ -367,12 +339,7 @@ class Measure:
         >>> R.in_units(R.input), R.in_units(R.biases[0])
         (tensor([[ 6., -1.]]), tensor([[-1.]]))
         """
-        read = Question.read(question)
-        inner = self.inner.about(read)
-        if bool((inner.target.value == 0).any()):
-            return ask(inner.without_shares(), read)
-        shares = ask(inner.in_units(), read)
-        return shares * inner.mine(inner.target.value).reshape(-1, *(1,) * (shares.ndim - 1))
+        return ask_in_units(self.inner, Question.read(question))
 
     def values(self, layer: Layer | str) -> Tensor:
         """The activations of a layer: ``(batch, *layer shape)``."""
@@ -535,12 +502,7 @@ class Measure:
 
         Warns and raises as its verdict demands; ``strict=False`` returns the certificate whatever it says.
         """
-        inner = self.inner
-        inner.origin.check_fresh()
-        with plain_execution():
-            result = inner.judged(
-                check_measure(inner.network, inner.target, inner.base, full=True, moved=_moved(inner))
-            )
+        result = self.inner.certificate()
         if strict:
             result.speak()
         return result
@@ -579,30 +541,7 @@ class Measure:
 
     def describe(self, check: Check | None = None) -> dict[str, Any]:
         """Everything about this measure that a file should say, as plain data; ``check`` is a known certificate."""
-        composite = self.inner.network.composite
-        return {
-            "rules": composite.name,
-            "composite": repr(composite),
-            "bias": self.inner.network.bias,
-            "zero": self.inner.network.zero,
-            "normalize": self.inner.network.normalize,
-            "dtype": str(self.inner.tape.dtype),
-            "batch": len(self),
-            "target": self.target if isinstance(self.target, str) else self.target.tolist(),
-            "prediction": self.prediction.tolist(),
-            "value": self.value.tolist(),
-            "against": self._against(),
-            "labels": {k: list(v) for k, v in self.inner.names.items()},
-            "layers": [[row.name, list(row.shape)] for row in self.layers],
-            "check": (check or self.check(strict=False)).describe(),
-            "model_digest": self.inner.origin.digest(),
-        }
-
-    def _against(self) -> dict[str, list[float]] | None:
-        """The explained outputs of the two runs of a contrast."""
-        if self.inner.target.runs is None:
-            return None
-        return {"here": self.here.tolist(), "reference": self.there.tolist()}
+        return describe(self, check or self.check(strict=False))
 
     def __repr__(self) -> str:
         return as_text("normalized relevance measure", self._rows())
@@ -613,12 +552,3 @@ class Measure:
     def _rows(self) -> list[tuple[str, str]]:
         inner = self.inner
         return measure_rows(inner.network, inner.target, inner.names, inner.light, inner.samples)
-
-
-def _moved(inner: Inner) -> OutputShift | None:
-    """The outputs against those in the model's own precision, where that is not the measure's."""
-    own = inner.origin.own_output()
-    if own is None:
-        return None
-    node = inner.tape.here.nodes[inner.tape.output]
-    return compare_outputs(node.value, own.to(node.value), inner.places.frame(node), inner.tape.ends)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,6 +13,9 @@ from nrm.measure.labels import Names, name_of
 from nrm.measure.target import Target
 from nrm.rules import EXACT, NAMES, Composite
 from nrm.steps import Network
+
+if TYPE_CHECKING:
+    from nrm.measure.measure import Measure
 
 FactRows = list[tuple[str, str]]
 SHOWN = 4
@@ -118,3 +122,26 @@ def output_text(target: Target, labels: Mapping[str, Names], flat: int, sample: 
 
 def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "1"
+
+
+def describe(R: Measure, check: Check) -> dict[str, Any]:
+    """Everything about a measure that a file should say, as plain data."""
+    network, target = R.inner.network, R.target
+    runs = None if R.inner.target.runs is None else {"here": R.here.tolist(), "reference": R.there.tolist()}
+    return {
+        "rules": network.composite.name,
+        "composite": repr(network.composite),
+        "bias": network.bias,
+        "zero": network.zero,
+        "normalize": network.normalize,
+        "dtype": str(network.tape.dtype),
+        "batch": len(R),
+        "target": target if isinstance(target, str) else target.tolist(),
+        "prediction": R.prediction.tolist(),
+        "value": R.value.tolist(),
+        "against": runs,
+        "labels": {k: list(v) for k, v in R.inner.names.items()},
+        "layers": [[row.name, list(row.shape)] for row in R.layers],
+        "check": check.describe(),
+        "model_digest": R.inner.origin.digest(),
+    }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +13,12 @@ from torch import Tensor
 from nrm.errors import QuestionError
 from nrm.measure.labels import Names, names_at
 from nrm.measure.places import Places, edge_shape
-from nrm.questions import Asked, Blocks, Layer, Partition, Question, Stack, spans_steps, steps_of
+from nrm.memory import fitting
+from nrm.questions import Argument, Asked, Blocks, Layer, Partition, Question, Set, Stack, spans_steps, steps_of
 from nrm.tables import SAMPLE, Results, unique
+
+if TYPE_CHECKING:
+    from nrm.measure.measure import Measure
 
 RELEVANCE = "relevance"
 VISITS = ("avoided", "visited")
@@ -40,6 +45,21 @@ def tabulate(R: Asked, places: Places, question: Question, columns: Mapping[str,
     events = [Axis(str(a), 2, None, VISITS) for a in question.events]
     kinds = {name: _fitting(name, tensor, [first, *axes], [first, *events]) for name, tensor in tensors.items()}
     return make_results(tensors, kinds)
+
+
+def answers_by_block(
+    R: Measure, partition: Partition, arguments: Sequence[Argument], given: Argument | Sequence[Argument] | None
+) -> Iterator[tuple[Set, Tensor]]:
+    """Every block of a partition and the answer about it, in chunks that fit into memory."""
+    shape = Blocks.of(R.inner.places.frame_of(partition.layer), partition).shape
+    places = [at[0] if len(at) == 1 else at for at in itertools.product(*map(range, shape))]
+    if not places:
+        return
+    blocks = [partition[at] for at in places]
+    fits = fitting(R.inner.memory, R.plan(blocks[0], *arguments, given=given).nbytes)
+    for begin in range(0, len(places), fits):
+        table = R(partition[places[begin : begin + fits]], *arguments, given=given)
+        yield from zip(blocks[begin : begin + fits], table.unbind(1), strict=True)
 
 
 def make_results(tensors: Mapping[str, Tensor], kinds: Mapping[str, Sequence[Axis]]) -> Results:

@@ -114,6 +114,8 @@ class Additive(Family):
 
 
 _FAMILIES: dict[type, Family] = {}
+_FOUND: dict[type, Family | None] = {}
+"""The family of every class of ops that was looked up, until another one is registered."""
 
 
 def family(*ops: type) -> Callable[[type[Family]], type[Family]]:
@@ -121,6 +123,7 @@ def family(*ops: type) -> Callable[[type[Family]], type[Family]]:
 
     def register(cls: type[Family]) -> type[Family]:
         _FAMILIES.update(dict.fromkeys(ops, cls()))
+        _FOUND.clear()
         return cls
 
     return register
@@ -128,7 +131,10 @@ def family(*ops: type) -> Callable[[type[Family]], type[Family]]:
 
 def find_family(op: Any) -> Family | None:
     """The family of an op, if it has one; an op that no relevance reaches needs none."""
-    return next((_FAMILIES[kind] for kind in type(op).__mro__ if kind in _FAMILIES), None)
+    kind = type(op)
+    if kind not in _FOUND:
+        _FOUND[kind] = next((_FAMILIES[base] for base in kind.__mro__ if base in _FAMILIES), None)
+    return _FOUND[kind]
 
 
 def family_of(op: Any) -> Family:
