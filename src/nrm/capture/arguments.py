@@ -12,6 +12,8 @@ from torch import Tensor
 
 def tensors_in(value: Any) -> list[Tensor]:
     """Every tensor inside nested tuples, lists, dicts and dataclasses."""
+    if type(value) is Tensor:
+        return [value]
     found: list[Tensor] = []
     _collect(value, found)
     return found

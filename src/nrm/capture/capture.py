@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from nrm.capture import repeat, unseen
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import tensors_in
+from nrm.capture.beside import Beside
 from nrm.capture.checks import check_finite, check_inputs, check_model, check_options, check_random, check_samples
 from nrm.capture.graphs import Graphs, find_graphs, is_record
 from nrm.capture.guard import plain_attention, plain_execution, untouched, watched_modules
@@ -30,11 +31,12 @@ Output = str | int | Callable[[Any], Tensor] | None
 
 def capture(
     model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0,
-    dtype: torch.dtype | None = None, whole: bool = False, bound: int | None = None,
+    dtype: torch.dtype | None = None, whole: bool = False, bound: int | None = None, beside: Tape | None = None,
 ) -> Tape:  # fmt: skip
     """Runs the model on its inputs and returns the tape of that pass.
 
     If it would hold more than ``bound`` bytes of values, those inside blocks of the model are dropped on the way.
+    ``beside`` is the tape of a run on other inputs that is expected to have the same structure; nothing relies on it.
 
     It is run once more, on changed inputs, where values left torch on the way: to see what has come back of them.
     """
@@ -59,7 +61,7 @@ def capture(
         """One recorded pass, on inputs that may be changed."""
         recorder = Recorder(
             anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact, graphs=graphs,
-            change=change, made=made, whole=whole, bound=bound,
+            change=change, made=made, whole=whole, bound=bound, beside=None if beside is None else Beside(beside),
         )  # fmt: skip
         mine = _own(args, dtype), _own(kwargs, dtype)
         with untouched(anatomy), plain_execution(), plain_attention(anatomy) as instead:

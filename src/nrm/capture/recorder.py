@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from nrm.capture import axes, elementwise, heads, lean, mutation, remember, repeat, samples, sparse, unseen, writes
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import is_in_place, tensors_in
+from nrm.capture.beside import Beside
 from nrm.capture.call import Call
 from nrm.capture.graphs import Graphs
 from nrm.capture.integers import Integers
@@ -51,14 +52,15 @@ class Recorder(TorchFunctionMode):
     ``live`` has every tensor that depends on the input, with its node; ``batch_dim`` is where the user's samples lie,
     unless they are ``graphs``. ``embedded`` has every embedding that integers of the user look up, with the name of the
     input they are, unless they were computed from it. ``derived`` has what depends on the input without relevance.
-    A ``whole`` recording leaves nothing out because of its values, so that two of them have one structure.
+    A ``whole`` recording leaves nothing out because of its values, so that two of them have one structure; the second
+    is recorded ``beside`` the first.
     """
 
     def __init__(
         self, anatomy: Anatomy, dtype: torch.dtype, vocabulary: dict[str, Callable[..., Any]],
         composed: dict[str, Callable[..., Any]], *, samples: int, batch_dim: int | None, exact: bool,
         graphs: Graphs | None = None, change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None,
-        whole: bool = False, bound: int | None = None,
+        whole: bool = False, bound: int | None = None, beside: Beside | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.nodes: list[Node] = []
@@ -92,6 +94,8 @@ class Recorder(TorchFunctionMode):
         self._integers = Integers(samples)
         self.derived: dict[int, tuple[Tensor, Recall]] = {}
         self._settled: set[int] = set()
+        self._moved: set[int] = set()
+        self._beside = beside
         self.constants = repeat.Constants(anatomy.attributes, change, made or {})
         self.origin.update((id(tensor), (tensor, name)) for name, tensor in anatomy.tensors)
 
@@ -167,12 +171,15 @@ class Recorder(TorchFunctionMode):
         near = (*parents, *self.nodes[-1:])  # a view lies on the memory of what it reads, halves of a product on one
         if not any(p.held is not None and p.held.data_ptr() == value.data_ptr() for p in near):
             self.nbytes += value.numel() * value.element_size()
-        if _stays(op, parents, value):
-            node.sample, node.channel, node.heads = parents[0].sample, parents[0].channel, parents[0].heads
-        else:
-            self._place(node, parents)
-        node.roots = elementwise.roots_of(node.index, op, parents)
-        self._place_input_channel(op, parents)
+        if self._beside is None or not self._beside.place(node):
+            if _stays(op, parents, value):
+                node.sample, node.channel, node.heads = parents[0].sample, parents[0].channel, parents[0].heads
+            else:
+                self._place(node, parents)
+            node.roots = elementwise.roots_of(node.index, op, parents)
+            self._place_input_channel(op, parents)
+        if _moves(op) and any(i in self._moved for i in inputs):
+            self._moved.add(node.index)
         self.nodes.append(node)
         return node.index
 
@@ -235,6 +242,10 @@ class Recorder(TorchFunctionMode):
         """A new node at which walks begin."""
         node = Node(len(self.nodes), op, (), value.detach(), name, self.path, function, sample, channel)
         node.roots = {node.index: 0.0}
+        if self._beside is not None:
+            self._beside.place(node)
+        if op.kind == "input":
+            self._moved.add(node.index)
         self.nodes.append(node)
         if name:
             self.names.setdefault(name, []).append(node.index)
@@ -261,16 +272,13 @@ class Recorder(TorchFunctionMode):
 
     def _settle_channel(self, node: Node, axis: int) -> None:
         """Gives a tensor that is made of inputs by data movement this channel axis, and so the inputs themselves."""
-        if axis == node.sample or node.index in self._settled:
+        if axis == node.sample or node.index in self._settled or node.index not in self._moved:
             return
         if isinstance(node.op, Source):
-            if node.op.kind == "input":
-                node.channel = axis
-                self._settled.add(node.index)
+            node.channel = axis
+            self._settled.add(node.index)
             return
-        if not isinstance(node.op, Combine | Multiply) or node.op.kind == "matmul":
-            return
-        for move, i in zip(node.op.maps(len(node.inputs)), node.inputs, strict=True):
+        for move, i in zip(node.op.maps(len(node.inputs)) or (), node.inputs, strict=True):
             below = self.nodes[i]
             found = [a for a in range(below.ndim) if axes.through(move, a) == axis]
             if len(found) == 1:
@@ -497,6 +505,11 @@ def _stays(op: Op, parents: list[Node], value: Tensor) -> bool:
     below, maps = parents[0], op.maps(1)
     stays = maps is not None and maps[0] is None
     return stays and below.sample is not None and below.channel is not None and below.shape == value.shape
+
+
+def _moves(op: Op) -> bool:
+    """Whether an op moves, scales or adds what it reads, so that channels can be seen through it."""
+    return isinstance(op, Combine | Multiply) and op.kind != "matmul"
 
 
 _functorch = torch._C._functorch

@@ -90,7 +90,9 @@ def measure(
     @uncollected()
     def against_one(other: Any) -> Measure:
         fitted = read_reference(inputs, other, batch_dim)
-        run = capture_batch(model, fitted, output=output, batch_dim=batch_dim, dtype=tape.dtype, whole=True)
+        run = capture_batch(
+            model, fitted, output=output, batch_dim=batch_dim, dtype=tape.dtype, whole=True, beside=tape
+        )  # fmt: skip
         return made(contrast(tape, run))
 
     if against is None:

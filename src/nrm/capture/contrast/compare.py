@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nrm.capture.beside import form
 from nrm.capture.ops import Combine, Linear, Source
 from nrm.capture.replay import deviates
 from nrm.capture.tape import Node, Tape
@@ -19,15 +21,11 @@ from nrm.operators import LinearMap
 def compare(here: Tape, there: Tape) -> None:
     """Refuses two runs that do not share one structure, and names the first op that differs."""
     for a, b in zip(here.nodes, there.nodes, strict=False):
-        if _form(a) != _form(b) or type(a.op) is not type(b.op):
+        if form(a) != form(b):
             raise _other_way(a, b)
     if len(here.nodes) != len(there.nodes) or here.output != there.output:
         longer = max(here.nodes, there.nodes, key=len)
         raise _other_way(longer[min(len(here.nodes), len(there.nodes), len(longer) - 1)], None)
-
-
-def _form(node: Node) -> tuple[Any, ...]:
-    return node.function, node.module, node.inputs, tuple(node.shape)
 
 
 def _other_way(a: Node, b: Node | None) -> CaptureError:
@@ -81,6 +79,8 @@ def differing_choice(node: Node) -> CaptureError:
 
 def _same(a: Any, b: Any) -> bool:
     """Whether two values are equal, but for functions, which cannot be compared."""
+    if a is b:
+        return True
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a.shape != b.shape:
             return False
@@ -89,6 +89,10 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_same, a, b))
     if dataclasses.is_dataclass(a) and not isinstance(a, type):
-        fields = (f.name for f in dataclasses.fields(a))
-        return type(a) is type(b) and all(_same(getattr(a, name), getattr(b, name)) for name in fields)
+        return type(a) is type(b) and all(_same(getattr(a, name), getattr(b, name)) for name in _fields(type(a)))
     return True if callable(a) else bool(a == b)
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
