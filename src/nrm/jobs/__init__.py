@@ -1,6 +1,6 @@
 """Questions to the measures of many samples: statistics over a stream, and the samples that count most."""
 
-from nrm.jobs.circuits import TaskCircuit, circuit
+from nrm.jobs.circuits import CircuitJob as CircuitJob, TaskCircuit, circuit
 from nrm.jobs.crops import Crops, keep_crops, kept_crops as kept_crops
 from nrm.jobs.datasets import Images, open_dataset as open_dataset, refuse_folder as refuse_folder
 from nrm.jobs.heatmap import Heatmap

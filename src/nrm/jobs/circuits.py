@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -150,6 +151,14 @@ class TaskCircuit(Tabled):
             low, high = self.mass_interval
             lines.insert(1, f"mass {low:.3f} to {high:.3f} over pairs drawn anew, stability {self.stability:.2f}")
         return "\n".join(lines)
+
+    def report(
+        self, path: str | os.PathLike[str] | None = None, model: nn.Module | None = None, pairs: Pairs | None = None,
+        **options: Any,
+    ) -> Any:  # fmt: skip
+        """The circuit on one page, as :meth:`nrm.Circuit.report` writes it: a file if there is a path."""
+        room = importlib.import_module("nrm.report")  # a later room, which is needed only here
+        return room.circuit_report(self, path, model, pairs, **options)
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain numbers and texts; intervals for the edges inside."""

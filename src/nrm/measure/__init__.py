@@ -10,6 +10,7 @@ from nrm.measure.checking import (
     VARIATION_WARN as VARIATION_WARN,
 )
 from nrm.measure.choosing import (
+    SATURATED as SATURATED,
     CircuitFinder as CircuitFinder,
     Edges as Edges,
     find_circuit as find_circuit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
@@ -188,6 +189,19 @@ class Circuit(Tabled):
         lines += [f"  {edge.relevance if edge.flow is None else edge.flow:8.4f}  {edge}" for edge in self.top(10)]
         lines += [f"chain {chain.relevance:8.4f}  {chain}" for chain in self.chains]
         return "\n".join(lines)
+
+    def report(
+        self, path: str | os.PathLike[str] | None = None, model: Any = None, pairs: Any = None, **options: Any
+    ) -> Any:
+        """The circuit on one page: a file if there is a path, else shown by a notebook.
+
+        The page needs no network and no server: nodes are clicked and named, a slider takes edges away. ``model`` is
+        the measure that the circuit was found in, or the model, with its ``pairs``; without it there is one size only.
+        ``patch=True`` runs all sizes and single nodes in the network; ``labels=`` are the tokens of a circuit with
+        positions, ``sizes=`` says how many sizes, ``title=`` is the title.
+        """
+        room = importlib.import_module("nrm.report")  # a later room, which is needed only here
+        return room.circuit_report(self, path, model, pairs, **options)
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain numbers and texts."""

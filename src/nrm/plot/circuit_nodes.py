@@ -170,7 +170,7 @@ class _Layout:
         if spots == [(there[0], position)]:
             return self._writer(*spots[0])
         name = f"{reader.name}.kv.head({reader.head})"
-        port = CircuitNode(f"{self._text(reader, level)} kv", name, PORT, 0.0, 0.0, position=position)
+        port = CircuitNode(self._text(reader, level), name, PORT, 0.0, 0.0, position=position)
         found = self._add((name, level, position), port, level, there[0])
         for n, p in spots:
             if position is None or not self._is_causal or (p is not None and p >= position):
@@ -196,6 +196,8 @@ class _Layout:
         if end.kind == "embedding":
             return "embedding" if self._circuit.inside.ndim == 2 else "embed"
         layer, tail = self._layers.get((end.name, level)), end.name.split(".")[-1]
+        if end.kind in ("k", "v"):
+            return f"{end.name if layer is None else layer} kv {end.head}"
         if layer is None:
             return end.name if end.head is None else f"{end.name} {end.head}"
         return f"{layer}.{end.head}" if end.head is not None else f"{tail} {layer}"

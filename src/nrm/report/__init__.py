@@ -1,8 +1,10 @@
 """Reports: everything about one prediction on one page, a single file that needs no network and no server.
 
-``R.report("report.html")`` writes it, ``R.report()`` shows it in a notebook.
+``R.report("report.html")`` writes it, ``R.report()`` shows it in a notebook. Circuits have pages of their own:
+``C.report("circuit.html", R)``.
 """
 
+from nrm.report.circuits import CircuitReport, CircuitView, circuit_report as circuit_report
 from nrm.report.columns import BY as BY, Pick as Pick, read_partitions as read_partitions
 from nrm.report.examples import References as References
 from nrm.report.health import health as health
@@ -16,4 +18,4 @@ from nrm.report.page import (
 from nrm.report.regions import read_numbers as read_numbers
 from nrm.report.view import EFFORT as EFFORT, NODES as NODES, View
 
-__all__ = ["Report", "View"]
+__all__ = ["CircuitReport", "CircuitView", "Report", "View"]

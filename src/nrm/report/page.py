@@ -19,23 +19,28 @@ STATIC = files("nrm.report") / "static"
 VENDOR = ("d3-array", "d3-path", "d3-shape", "d3-sankey")
 MODULES = ("numbers", "heat", "flow", "panels", "export", "formula", "server", "app")
 COLOURS = {"above": list(ABOVE), "below": list(BELOW)}
-ASSETS = ("style.css", *(f"{name}.js" for name in MODULES), *(f"vendor/{name}.min.js" for name in VENDOR))
-"""Every file that a linked page asks for."""
+CIRCUIT = ("numbers", "heat", "export", "circuit", "circuitpage")
+"""The modules of the page of a circuit."""
+ASSETS = (
+    "style.css", "circuit.css", *(f"{name}.js" for name in dict.fromkeys((*MODULES, *CIRCUIT))),
+    *(f"vendor/{name}.min.js" for name in VENDOR),
+)  # fmt: skip
+"""Every file that pages are made of."""
 
 
 def read_asset(name: str) -> str:
-    """The text of one of :data:`ASSETS`, or of the page itself."""
-    if name not in (*ASSETS, "page.html"):
+    """The text of one of :data:`ASSETS`, or of a page itself."""
+    if name not in (*ASSETS, "page.html", "circuit.html"):
         raise KeyError(name)
     return STATIC.joinpath(*name.split("/")).read_text(encoding="utf-8")
 
 
 @cache
-def bundle() -> str:
-    """The modules of the front end as one script: imports left out, as every name is unique."""
-    parts = [re.sub(r"^export (?=async|function|const)", "", read_asset(f"{name}.js"), flags=re.M) for name in MODULES]
+def bundle(modules: tuple[str, ...] = MODULES, vendor: tuple[str, ...] = VENDOR) -> str:
+    """The modules of a front end as one script: imports left out, as every name is unique."""
+    parts = [re.sub(r"^export (?=async|function|const)", "", read_asset(f"{name}.js"), flags=re.M) for name in modules]
     own = "\n".join(re.sub(r"^import .*;$", "", part, flags=re.M) for part in parts)
-    return "\n".join([*(read_asset(f"vendor/{name}.min.js") for name in VENDOR), f"(() => {{\n{own}\n}})();"])
+    return "\n".join([*(read_asset(f"vendor/{name}.min.js") for name in vendor), f"(() => {{\n{own}\n}})();"])
 
 
 def as_json(data: Any) -> str:
@@ -50,12 +55,21 @@ def as_json(data: Any) -> str:
 
 def whole_page(view: dict[str, Any]) -> str:
     """A page that needs nothing else: the view, the scripts and the styles are inside, and nothing else may run."""
-    script, style = bundle(), read_asset("style.css")
+    return _single(view, "page.html", bundle(), read_asset("style.css"))
+
+
+def circuit_page(view: dict[str, Any]) -> str:
+    """The page of a circuit, of the same kind."""
+    return _single(view, "circuit.html", bundle(CIRCUIT, ()), read_asset("style.css") + read_asset("circuit.css"))
+
+
+def _single(view: dict[str, Any], page: str, script: str, style: str) -> str:
     policy = (
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
     return _fill(
+        page,
         policy=f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">',
         style=f"<style>{style}</style>",
         data=f'<script type="application/json" id="view">{as_json({**view, "colours": COLOURS})}</script>',
@@ -67,14 +81,13 @@ def linked_page() -> str:
     """The page of the explorer, whose scripts and styles are files of the server."""
     vendor = "".join(f'<script src="static/vendor/{name}.min.js"></script>' for name in VENDOR)
     return _fill(
-        policy="", style='<link rel="stylesheet" href="static/style.css">', data="",
+        "page.html", policy="", style='<link rel="stylesheet" href="static/style.css">', data="",
         scripts=vendor + '<script type="module" src="static/app.js"></script>',
     )  # fmt: skip
 
 
-def _fill(**parts: str) -> str:
-    page = read_asset("page.html")
-    return re.sub(r"<!--(policy|style|data|scripts)-->", lambda found: parts[found[1]], page)
+def _fill(page: str, **parts: str) -> str:
+    return re.sub(r"<!--(policy|style|data|scripts)-->", lambda found: parts[found[1]], read_asset(page))
 
 
 def _digest(text: str) -> str:
