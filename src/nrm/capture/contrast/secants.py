@@ -52,12 +52,15 @@ def slope(z: Pair, y: Pair, function: Function | None, name: str) -> Tensor:
     if name in WRITTEN:
         return WRITTEN[name](z, y)
     gap = z.here - z.there
-    same, near = gap == 0, _is_near(z, gap, name)
-    secant = (y.here - y.there).div_(gap).masked_fill_(same, 0.0)
-    alone = same if near is None else same & ~near
-    if function is not None and bool(alone.any()):
-        secant = torch.where(alone, derivative(function, z.mean), secant)
-    if function is None or near is None or not bool(near.any()):
+    near = _is_near(z, gap, name)
+    secant = (y.here - y.there).div_(gap)
+    if function is None or near is None:
+        same = gap == 0
+        if not bool(same.any()):
+            return secant
+        return secant.masked_fill_(same, 0.0) if function is None else torch.where(
+            same, derivative(function, z.mean), secant)  # fmt: skip
+    if not bool(near.any()):
         return secant
     apart = gap * GAUSS
     between = derivative(function, z.there + apart).add_(derivative(function, z.here - apart)).mul_(0.5)

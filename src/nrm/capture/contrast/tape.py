@@ -98,7 +98,7 @@ def _without_masks(step: Step, op: Combine) -> tuple[tuple[Term, ...], tuple[int
     here, there = (run.nodes for run in step.runs)
 
     def masks(i: int) -> bool:
-        if not _is_constant(here[i]) or not bool(here[i].value.isinf().any()):
+        if not _is_constant(here[i]) or bool(torch.isfinite(here[i].value.sum())):
             return False
         return torch.equal(here[i].value, there[i].value)
 
@@ -159,8 +159,8 @@ def _refuse_masks(here: Tape, there: Tape) -> None:
     for node in here.nodes:
         if node.op.kind != "softmax":
             continue
-        a, b = (tape.nodes[node.inputs[0]].value.isinf() for tape in (here, there))
-        if bool((a != b).any()):
+        a, b = (tape.nodes[node.inputs[0]].value == -torch.inf for tape in (here, there))
+        if not torch.equal(a, b):
             raise CaptureError(
                 "entries of a softmax are masked in one run of a contrast only", where=f"layer {node.name!r}",
                 got=f"{int((a != b).sum())} such entries", expected="the same mask in both runs",
