@@ -26,6 +26,7 @@ from nrm.operators import (
     GroupSum,
     LinearMap,
     Movement,
+    Place,
     Reduce,
     Scatter,
     WeightChange,
@@ -34,6 +35,7 @@ from nrm.operators import (
     channel_table,
     field_of,
     pick,
+    place_all,
     sources,
     transpose_by_channel,
 )
@@ -128,6 +130,23 @@ class Local(Map):
             scaled = entry * at(self.pre, self.inside, inner, self.dtype)
             found.append((inner, torch.where(below < 0, torch.zeros_like(scaled), scaled)))
         return found
+
+
+def risen(carried: Sequence[tuple[Map, Tensor]], others: Sequence[Tensor] = ()) -> Tensor | None:
+    """The sum of what maps bring up to one node, each from its own amounts, and of others; None is 0.
+
+    Pieces of a concatenation are put into one tensor: each in a tensor of the whole size would be work in the square of
+    their number, which is a network's depth where all layers read all earlier ones.
+    """
+    placed, parts = [], list(others)
+    for map, a in carried:
+        if isinstance(map, Local) and isinstance(map.move, Place) and map.post is None:
+            placed.append((map.move, times(a, map.pre)))
+        else:
+            parts.append(map.apply(a))
+    if placed:
+        parts.append(place_all(placed))
+    return _sum(parts) if parts else None
 
 
 @dataclass(frozen=True, eq=False)

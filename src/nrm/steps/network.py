@@ -30,7 +30,7 @@ from nrm.steps.columns import Columns, make_column
 from nrm.steps.drains import drain_index, drain_shape, narrowed, widened
 from nrm.steps.factors import FactorStore
 from nrm.steps.families import family_of
-from nrm.steps.maps import Drained, Factored, Local, Map, Scale, Scaled
+from nrm.steps.maps import Drained, Factored, Local, Map, Scale, Scaled, risen
 from nrm.steps.messages import Amounts, Arrivals, Delivery, DensityPiece, Pairing, total_of
 from nrm.steps.nodes import BRANCH, COLUMN, DRAIN, PLAIN, Link, RelevanceNode
 
@@ -220,9 +220,9 @@ class Network:
 
     def _risen(self, node: RelevanceNode) -> Tensor:
         """The unit of a branch or a column: what the units below add up to."""
-        parts = [link.map.apply(self.full_unit(link.to)[None])[0] for link in node.links]
-        if parts:
-            return sum(parts[1:], parts[0])
+        whole = risen([(link.map, self.full_unit(link.to)[None]) for link in node.links])
+        if whole is not None:
+            return whole[0]
         like = self.tape.nodes[node.tensor]
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
@@ -311,7 +311,8 @@ class Network:
 
     def amount(self, node: RelevanceNode, below: Amounts) -> Tensor | None:
         """The amount at one node."""
-        parts: list[Tensor] = []
+        carried: list[tuple[Map, Tensor]] = []
+        apart: list[Tensor] = []
         for to, map in node.links:
             lower = self.nodes[to]
             if lower.kind == DRAIN:
@@ -321,12 +322,12 @@ class Network:
             else:
                 many = below.together(to, node.tensor)
                 if many is not None and isinstance(map, Factored):
-                    parts.append(map.apply_by_channel(*many))
+                    apart.append(map.apply_by_channel(*many))
                     continue
                 a = below.at(to, node.tensor)
             if a is not None:
-                parts.append(map.apply(a))
-        return sum(parts[1:], parts[0]) if parts else None
+                carried.append((map, a))
+        return risen(carried, apart)
 
     # ---- reading ---------------------------------------------------------------------------------------------
 
