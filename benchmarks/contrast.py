@@ -41,7 +41,9 @@ def pair_of(tokens: int, vocabulary: int) -> tuple[Tensor, Tensor]:
     return ids, other
 
 
-def times(jobs: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
+def times(
+    jobs: dict[str, Callable[[], object]], repeat: int, of: Callable[[list[float]], float] = statistics.median
+) -> dict[str, float]:
     """The median processor time of every job, all of them in turn, after one run that does not count."""
     found: dict[str, list[float]] = {name: [] for name in jobs}
     for turn in range(repeat + 1):
@@ -50,7 +52,7 @@ def times(jobs: dict[str, Callable[[], object]], repeat: int) -> dict[str, float
             job()
             if turn:
                 found[name].append(time.process_time() - begin)
-    return {name: statistics.median(each) for name, each in found.items()}
+    return {name: of(each) for name, each in found.items()}
 
 
 def edges_of(R: nrm.Measure, layers: int) -> Tensor:
@@ -74,10 +76,10 @@ def lines(model: nn.Module, tokens: int, repeat: int, direct: bool) -> None:
             return model(ids)
 
     def contrast() -> nrm.Measure:
-        return nrm.measure(model, ids, against=other, output=_logits, progress=False)
+        return nrm.measure(model, ids, against=other, output=difference_of_logits, progress=False)
 
     def plain() -> nrm.Measure:
-        return nrm.measure(model, ids, output=_logits, progress=False)
+        return nrm.measure(model, ids, output=difference_of_logits, progress=False)
 
     def heat(R: nrm.Measure) -> nrm.Measure:
         R(R.input.positions)
@@ -112,7 +114,7 @@ def lines(model: nn.Module, tokens: int, repeat: int, direct: bool) -> None:
         print(f"| {' | '.join(row)} |", flush=True)
 
 
-def _logits(output: object) -> Tensor:
+def difference_of_logits(output: object) -> Tensor:
     """The difference of two logits at the last position."""
     logits: Tensor = output.logits[:, -1]  # type: ignore[attr-defined]
     return logits[:, 2000] - logits[:, 3000]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -29,9 +30,9 @@ def _collect(value: Any, found: list[Tensor]) -> None:
     elif isinstance(value, list | tuple):
         for one in value:
             kind = type(one)
-            if kind is Tensor:  # most are, and every call of the model comes by several times
+            if kind is Tensor or kind is Parameter:  # most are, and every call of the model comes by several times
                 found.append(one)
-            elif kind not in PLAIN:
+            elif kind not in PLAIN and (kind is not dict or one):
                 _collect(one, found)
     elif type(value) in PLAIN:
         return
