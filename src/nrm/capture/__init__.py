@@ -24,6 +24,7 @@ from nrm.capture.ops import (
     Piece,
     Pointwise,
     Select,
+    Singular as Singular,
     Softmax,
     Source,
     Term,

@@ -22,6 +22,7 @@ from nrm.measure.circuit import (
     CircuitEdge as CircuitEdge,
     end_facts as end_facts,
     node_name as node_name,
+    possible_edges as possible_edges,
     read_end as read_end,
 )
 from nrm.measure.classes import (
@@ -41,6 +42,7 @@ from nrm.measure.inner import Inner as Inner
 from nrm.measure.inside import CircuitPart as CircuitPart
 from nrm.measure.labels import Names as Names, name_of as name_of, shared_names as shared_names
 from nrm.measure.layers import Cut, LayerRow, LayerTable
+from nrm.measure.living import LivingEdges as LivingEdges
 from nrm.measure.making import measure
 from nrm.measure.measure import Measure
 from nrm.measure.origin import model_digest as model_digest
