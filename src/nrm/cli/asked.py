@@ -188,6 +188,41 @@ class GenerateCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CircuitCommand:
+    """The circuit of a task: the direct edges by which a language model tells right from wrong answers."""
+
+    model: ModelName
+    pairs: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PAIRS]", help="Pairs of prompts with answers: .csv with a header, or .jsonl."),
+    ] = None
+    task: Annotated[str | None, typer.Option(help="A task that is made instead of read: greater-than.")] = None
+    count: Annotated[int, typer.Option(min=1, help="How many pairs of --task are made.")] = 32
+    top: Annotated[str | None, typer.Option(metavar="NUMBER|SHARE", help="So many edges: 200, or 0.01 of all.")] = None
+    mass: Annotated[float | None, typer.Option(help="The predicted mass that is wanted; 0.9 without --top.")] = None
+    by: Annotated[str, typer.Option(help="Rank edges by share, or by flow: the network shrinks step by step.")] = (
+        "share"
+    )
+    k: Annotated[int, typer.Option("-k", min=1, help="How many of the strongest edges are listed.")] = 12
+    chains: Annotated[int, typer.Option(min=0, help="How many of the strongest chains are listed.")] = 3
+    draws: Annotated[int, typer.Option(min=0, help="How often pairs are drawn anew, for intervals; 0 for none.")] = 200
+    patch: Annotated[
+        bool, typer.Option("--patch", help="Run the network with the circuit alone; with --out, all sizes and nodes.")
+    ] = False
+    skip: Annotated[bool, typer.Option("--skip", help="Leave out lines that cannot be used, and list them.")] = False
+    out: Annotated[Path | None, typer.Option(help="The circuit as a page: circuit.html.")] = None
+    plot: Annotated[Path | None, typer.Option(help="The circuit as a picture: circuit.png, .svg, .pdf.")] = None
+    save: Annotated[Path | None, typer.Option(help="The circuit as a file that Python reads: circuit.json.")] = None
+    store: Annotated[Path | None, typer.Option(help="Folder for what was measured; a stopped job goes on there.")] = (
+        None
+    )
+    batch_size: Annotated[int, typer.Option(min=1, help="Pairs that are measured together.")] = 16
+    memory: Annotated[str, typer.Option(help='Memory for measures that are held, such as "2 GiB".')] = "auto"
+    json: AsJson = False
+    options: ModelOptions = field(default_factory=ModelOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RelmaxCommand(OfModel):
     """The samples of a data set in which channels, sets or pairs have the largest relevance, and where in them."""
 

@@ -20,6 +20,7 @@ COMMANDS: dict[type[Any], str] = {
     asked.CheckCommand: "nrm.cli.ask",
     asked.EvaluateCommand: "nrm.cli.judging",
     asked.GenerateCommand: "nrm.cli.writing",
+    asked.CircuitCommand: "nrm.cli.circuits",
     asked.RelmaxCommand: "nrm.cli.datasets",
     asked.ExploreCommand: "nrm.cli.pages",
     asked.ReproduceCommand: "nrm.cli.experiments",
