@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import nrm
-from nrm.operators import LinearMap
-from nrm.rules import Factor, Key
+from nrm.operators import Identity, LinearMap
+from nrm.rules import CONSTANT, Factor, Key
 from nrm.testing import check_rule
 
 pytestmark = pytest.mark.filterwarnings("ignore::nrm.errors.NrmWarning")
@@ -42,6 +42,33 @@ class Careful(Plain):
     """The same, which says nothing about itself."""
 
     vanishes: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, repr=False)
+class Stay(nrm.Rule):
+    """Relevance stays where it is, by somebody who does not know Pass."""
+
+    keys: ClassVar[tuple[Key, ...]] = (CONSTANT,)
+    cancels: ClassVar[bool] = False
+    signed: ClassVar[bool] = False
+    stays: ClassVar[bool] = True
+
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        return [Factor(1.0, Identity(map.inside))]
+
+    def bias(self, b: Tensor) -> tuple[Tensor | None, ...]:
+        return (None,)
+
+
+@dataclass(frozen=True, repr=False)
+class Even(Stay):
+    """Every connection alike, by somebody who does not know Flat."""
+
+    flat: ClassVar[bool] = True
+    stays: ClassVar[bool] = False
+
+    def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
+        return [Factor(1.0, map.support())]
 
 
 class Residual(nn.Module):
@@ -83,3 +110,24 @@ def test_what_a_rule_does_not_say_costs_time_and_no_digits(rule: nrm.Rule) -> No
     torch.testing.assert_close(
         own(own.input, own["a"].channels), known(known.input, known["a"].channels), rtol=1e-9, atol=1e-12
     )
+
+
+def test_an_own_rule_that_keeps_places_has_tables_of_channels() -> None:
+    """Pairs of channels on both sides of such a step come from walks, not from its weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 2)).double()
+    x, tables = torch.rand(2, 4).double(), []
+    for rule in (Stay(), nrm.Pass()):
+        R = nrm.measure(model, x, rules={"2": rule}, bias="ignore")
+        tables.append(R(R["1"].channels, R["3"].channels))
+        assert bool((tables[-1] == tables[-1].diagonal(dim1=1, dim2=2).diag_embed()).all())
+    torch.testing.assert_close(*tables)
+
+
+def test_walks_end_at_an_own_rule_that_tells_inputs_not_apart() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).double()
+    x = torch.rand(1, 4).double()
+    own, known = (nrm.measure(model, x, rules={"0": rule}, bias="ignore").walks(3) for rule in (Even(), nrm.Flat()))
+    assert str(own) == str(known)
+    assert all(str(walk.steps[-1]).startswith("0[") for walk in own[0])

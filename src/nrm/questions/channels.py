@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from nrm.capture import Node
-from nrm.rules import Pass
 from nrm.steps import Network
 
 
@@ -22,7 +21,7 @@ def mixes_channels(network: Network, node: Node) -> bool:
         return False
     source = network.tape.nodes[node.inputs[0]]
     axes = node.op.table_axes(node.ndim, source.ndim)
-    if axes is None or isinstance(network.rules.leaf_rule(node.index), Pass):
+    if axes is None or network.rules.leaf_rule(node.index).stays:
         return False
     return (node.channel, source.channel, node.sample) == axes and source.sample == node.sample
 

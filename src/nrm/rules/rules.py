@@ -71,9 +71,12 @@ class Rule(ABC):
     """Whether entries have the signs of ``h W``, so that a rule that pools signs takes them in its own groups."""
     pools: ClassVar[bool] = False
     """Whether the signs of a whole column are pooled in two groups, those of other rules' blocks included."""
-
     apart: ClassVar[bool] = False
     """Whether no connection has an entry in more than one factor of a key."""
+    flat: ClassVar[bool] = False
+    """Whether all connections of a step have one and the same entry, so that its inputs cannot be told apart."""
+    stays: ClassVar[bool] = False
+    """Whether entries lead from every neuron to the one at its own place, whatever the weights: channels do not mix."""
 
     @property
     def nonnegative(self) -> bool:
@@ -238,6 +241,7 @@ class Flat(Rule):
     keys: ClassVar[tuple[Key, ...]] = (CONSTANT,)
     cancels: ClassVar[bool] = False
     signed: ClassVar[bool] = False
+    flat: ClassVar[bool] = True
 
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
         return [Factor(1.0, map.support())]
@@ -313,6 +317,7 @@ class Pass(Rule):
     keys: ClassVar[tuple[Key, ...]] = (CONSTANT,)
     cancels: ClassVar[bool] = False
     signed: ClassVar[bool] = False
+    stays: ClassVar[bool] = True
 
     def factors(self, key: Key, map: LinearMap, h: Tensor, nonnegative: bool) -> list[Factor]:
         if map.inside != map.outside:

@@ -21,7 +21,7 @@ from torch import Tensor
 from nrm.memory import refuse_larger
 from nrm.operators import Field, Reshape
 from nrm.questions import Progress
-from nrm.rules import Flat, reads_input
+from nrm.rules import reads_input
 from nrm.search.branches import Branch, branches
 from nrm.search.windows import best_in_windows, is_apart, signed
 from nrm.steps import DRAIN, Factored, Local, Map, Network
@@ -231,6 +231,4 @@ def _flat_doors(network: Network) -> set[int]:
 
 
 def _is_flat(way: Branch) -> bool:
-    return way.windows is not None and all(
-        isinstance(map, Factored) and isinstance(map.factors.rule, Flat) for map in way.windows
-    )
+    return way.windows is not None and all(isinstance(map, Factored) and map.factors.rule.flat for map in way.windows)
