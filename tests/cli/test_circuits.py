@@ -70,6 +70,7 @@ def test_bad_lines_are_left_out_if_that_is_asked(run: Run, reader: Path, pairs: 
     refused = run(*command)
     assert refused.code == 2
     assert "different lengths" in refused.err
+    assert "--skip leaves such lines out" in refused.err
     left = run(*command, "--skip").data["pairs"]
     assert (left["count"], len(left["left_out"])) == (4, 1)
 

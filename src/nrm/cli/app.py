@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 WRITTEN = {
     "max_errors=": "--max-errors ",
+    "bad='skip'": "--skip",
     "nrm.measure(model, x, against=reference)": "--against INPUT",
     "against='": "--against '",
     "against=OTHER": "--against OTHER",
