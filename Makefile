@@ -27,6 +27,7 @@
 #   make browser   Chromium for the tests of reports and the explorer, where apt-get can install it
 #   make smollm2   fetches SmolLM2-135M for the tests into $NRM_DATA, or out/data (270 MB)
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
+#   make induction trains the transformer of nrm.tasks.induction, whose weights the package carries
 #   make words     the classes of the code in the glossary
 #   make format    let ruff rewrite the files
 #   make clean     remove environments and caches
@@ -46,7 +47,7 @@ PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs package extras peers bench bench-contrast bench-large bench-peers figures start walks montage flows \
-	gallery generated additive molecules contrast circuits reproductions screenshots browser smollm2 networks words clean
+	gallery generated additive molecules contrast circuits reproductions screenshots browser smollm2 networks induction words clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -143,6 +144,9 @@ browser:
 
 smollm2: $(SMOLLM2)/.ready
 	$(SMOLLM2)/bin/python tools/smollm2.py "$${NRM_DATA:-out/data}"
+
+induction: $(VENV)/.ready-dev
+	$(VENV)/bin/python tools/induction.py $(ARGS)
 
 networks: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/networks.py $(ARGS)

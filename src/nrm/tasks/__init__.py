@@ -2,6 +2,7 @@
 
 from nrm.tasks.accuracy import ENOUGH as ENOUGH, Accuracy
 from nrm.tasks.greater import greater_than
+from nrm.tasks.learned import induction
 from nrm.tasks.pairs import PairBatch, Pairs, TaskPair
 from nrm.tasks.programs import FELT as FELT, Program, programs
 from nrm.tasks.ranking import auroc
@@ -10,5 +11,5 @@ from nrm.tasks.transformer import SmallTransformer, TransformerSize
 
 __all__ = [
     "Accuracy", "PairBatch", "Pairs", "Program", "SmallTransformer", "TaskPair", "TransformerSize", "auroc",
-    "greater_than", "programs", "read_pairs",
+    "greater_than", "induction", "programs", "read_pairs",
 ]  # fmt: skip
