@@ -1,6 +1,7 @@
 """The benchmark table: ratios within one run, against the model's own forward pass, never bare seconds.
 
-Timings are medians of interleaved repetitions on two threads. Memory is the peak of a fresh process.
+Timings are medians of interleaved repetitions on two threads, or the least processor time on one thread (``--alone``),
+for a machine that others use, too. Memory is the peak of a fresh process.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ import nrm
 
 
 def ratios(base: Callable[[], object], jobs: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """The median time of every job over that of the base, all interleaved in one run."""
+    """The median time of every job over that of the base, all interleaved; on one thread the least processor time."""
     times: dict[str, list[float]] = {name: [] for name in ("base", *jobs)}
     for function in (base, *jobs.values()):
         function()
+    alone = torch.get_num_threads() == 1
+    clock, typical = (time.process_time, min) if alone else (time.perf_counter, statistics.median)
     for _ in range(repeat):
         for name, function in (("base", base), *jobs.items()):
-            begin = time.perf_counter()
+            begin = clock()
             function()
-            times[name].append(time.perf_counter() - begin)
-    one = statistics.median(times["base"])
-    print(f"forward pass: {one * 1e3:.0f} ms (median of {repeat})", file=sys.stderr)
-    return {name: statistics.median(times[name]) / one for name in jobs}
+            times[name].append(clock() - begin)
+    one = typical(times["base"])
+    print(f"forward pass: {one * 1e3:.0f} ms ({'least' if alone else 'median'} of {repeat})", file=sys.stderr)
+    return {name: typical(times[name]) / one for name in jobs}
 
 
 def image(batch: int = 1) -> Tensor:
@@ -154,11 +157,11 @@ def rest(repeat: int) -> None:
     table(resnet50(), image(), RESNET[:1], repeat)
 
 
-def keeping_memory(repeat: int) -> None:
+def keeping_memory(options: argparse.Namespace) -> None:
     """The same lines in a process whose allocator (glibc's) keeps freed memory for the next tensor."""
     print("| *the same where the allocator keeps freed memory* | | |", flush=True)
     settings = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
-    command = [sys.executable, __file__, "--rest", "--repeat", str(repeat)]
+    command = [sys.executable, __file__, "--rest", "--repeat", str(options.repeat), *["--alone"] * options.alone]
     subprocess.run(command, env={**os.environ, **settings}, check=True)
 
 
@@ -167,10 +170,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="only what takes seconds")
+    parser.add_argument("--alone", action="store_true", help="processor time on one thread")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--rest", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1 if options.alone else 2)
     if options.job:
         run_job(options.job)
         return
@@ -186,7 +190,7 @@ def main() -> None:
         table(resnet50(), image(), RESNET[1:], 1)
     memory()
     if not options.quick:
-        keeping_memory(options.repeat)
+        keeping_memory(options)
 
 
 if __name__ == "__main__":
