@@ -26,7 +26,7 @@ from nrm.extras import extra
 with extra("cli", "the command line"):
     import typer
 
-EXPERIMENTS = "mlp, vgg-channels, vgg-clusters, additive, rnn, gnn, rules, contrast"
+EXPERIMENTS = "mlp, vgg-channels, vgg-clusters, additive, rnn, gnn, rules, contrast, circuits, image-circuits"
 EFFORT = 300.0
 
 
@@ -204,7 +204,7 @@ class CircuitCommand:
         "share"
     )
     k: Annotated[int, typer.Option("-k", min=1, help="How many of the strongest edges are listed.")] = 12
-    chains: Annotated[int, typer.Option(min=0, help="How many of the strongest chains are listed.")] = 3
+    chains: Annotated[int, typer.Option(min=0, help="How many of the strongest chains are listed; each takes some sweeps.")] = 1
     draws: Annotated[int, typer.Option(min=0, help="How often pairs are drawn anew, for intervals; 0 for none.")] = 200
     patch: Annotated[
         bool, typer.Option("--patch", help="Run the network with the circuit alone; with --out, all sizes and nodes.")
@@ -260,7 +260,10 @@ class ReproduceCommand:
     """Run an experiment of the paper."""
 
     experiment: Annotated[str, typer.Argument(help=f"{EXPERIMENTS}, all")]
-    samples: Annotated[int | None, typer.Option(help="Number of samples (of training seeds: rnn).")] = None
+    samples: Annotated[int | None, typer.Option(help="Number of samples (of seeds: rnn, circuits).")] = None
+    tasks: Annotated[
+        list[str] | None, typer.Option(help="Tasks of circuits: ioi, agreement, greater-than; all if none is named.")
+    ] = None
     third: Annotated[int | None, typer.Option(help="Number of samples for tables of third order.")] = None
     data: Annotated[Path | None, typer.Option(help="Folder with data and weights; else downloads.")] = None
     out: Annotated[Path, typer.Option(help="Where results go; finished parts are kept there.")] = Path("out")

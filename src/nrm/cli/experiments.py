@@ -26,6 +26,7 @@ def reproduce(asked: ReproduceCommand) -> int:
                 out=asked.out,
                 samples=asked.samples,
                 third=asked.third,
+                tasks=asked.tasks or (),
                 embedded=asked.embedded,
                 track=_tracker(name),
             )

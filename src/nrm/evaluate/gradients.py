@@ -89,7 +89,9 @@ class StreamGradients:
         (output,) = self._rerun({site.node: found.read[site]}, [self._part.here.output])
         explained = self._part.explained(output).sum()
         wanted = {s: t for s, t in found.read.items() if s in self._sites}
-        slopes = torch.autograd.grad(explained, list(wanted.values()), retain_graph=True, allow_unused=True)
+        slopes: Sequence[Tensor | None] = torch.autograd.grad(
+            explained, list(wanted.values()), retain_graph=True, allow_unused=True
+        )
         found.gradients = {s: g for s, g in zip(wanted, slopes, strict=True) if g is not None}
         return found
 

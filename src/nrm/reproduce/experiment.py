@@ -15,7 +15,8 @@ from nrm.reproduce.tables import TableRow
 class Setting:
     """What the user asked for. ``embedded`` uses small networks and the digits of scikit-learn instead of data.
 
-    ``third`` is the number of samples for tables of third order, which are large.
+    ``third`` is the number of samples for tables of third order, which are large; ``tasks`` are names of tasks, where
+    an experiment has several.
     """
 
     data: Path | None
@@ -23,6 +24,7 @@ class Setting:
     embedded: bool
     store: ExperimentFolder
     third: int | None = None
+    tasks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

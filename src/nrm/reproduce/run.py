@@ -17,6 +17,7 @@ from nrm.files import claim, write_text
 from nrm.plot import save_and_close
 from nrm.reproduce.additive import ADDITIVE
 from nrm.reproduce.channels import CHANNELS
+from nrm.reproduce.circuits import CIRCUITS
 from nrm.reproduce.clusters import CLUSTERS
 from nrm.reproduce.contrast import CONTRAST
 from nrm.reproduce.experiment import Experiment, Setting, Tracking
@@ -29,18 +30,19 @@ from nrm.reproduce.store import ExperimentFolder, Unit
 from nrm.reproduce.tables import as_json, as_markdown
 
 EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, RULES, CONTRAST, IMAGE_CIRCUITS)
+    e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, RULES, CONTRAST, CIRCUITS, IMAGE_CIRCUITS)
 }
 
 
 def reproduce(
     name: str, *, data: str | Path | None = None, out: str | Path = "out", samples: int | None = None,
-    third: int | None = None, embedded: bool = False, track: Tracking | None = None,
+    third: int | None = None, tasks: Sequence[str] = (), embedded: bool = False, track: Tracking | None = None,
 ) -> Path:  # fmt: skip
     """Runs an experiment and returns its folder, with ``results.json``, ``table.md`` and figures.
 
     Finished parts are kept there: a run that was interrupted goes on where it stopped, and asking for more ``samples``
-    adds the missing ones; ``third`` limits those of third order. ``data`` is a folder with data and weights;
+    adds the missing ones; ``third`` limits those of third order, and ``tasks`` chooses some of an experiment that has
+    several. ``data`` is a folder with data and weights;
     ``embedded`` needs none and takes seconds.
     """
     if name not in EXPERIMENTS:
@@ -58,7 +60,7 @@ def reproduce(
     folder = Path(out) / name
     with claim(folder):
         store = ExperimentFolder(folder, {"experiment": name, "embedded": embedded, "version": __version__})
-        units, finish = experiment.plan(Setting(home, samples, embedded, store, third))
+        units, finish = experiment.plan(Setting(home, samples, embedded, store, third, tuple(tasks)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NrmWarning)  # remarks about single samples; what is refused is counted
             store.finish(units, track or _bar(name))

@@ -73,7 +73,7 @@ def as_json(experiment: str, rows: Sequence[TableRow], facts: dict[str, Any]) ->
 
 def as_markdown(title: str, rows: Sequence[TableRow], facts: dict[str, Any]) -> str:
     """The rows as a table, without the curves."""
-    hidden = ("sc", "pearson_ci", "combinations", "undefined", "negative_outputs")
+    hidden = ("sc", "pearson_ci", "combinations", "undefined", "negative_outputs", "curves")
     columns = list(dict.fromkeys(k for row in rows for k in row if k not in hidden))
     columns = [c for c in columns if any(row.get(c) not in (None, "") for row in rows)]
     lines = [f"# {title}", ""]
