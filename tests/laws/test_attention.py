@@ -55,6 +55,12 @@ class Attention(nn.Module):
     def _keys_first(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return self._weights((k @ q.mT).mT) @ v
 
+    def _einsum(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Heads behind positions, as many write it."""
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        weights = self._weights(torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(D))
+        return torch.einsum("bhqk, bkhd -> bqhd", weights, v).transpose(1, 2)
+
     def _weights(self, scores: Tensor) -> Tensor:
         if self.causal:
             scores = scores.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -torch.inf)
@@ -75,7 +81,7 @@ class Two(nn.Module):
         return self.head(torch.tanh(x)).mean(1)
 
 
-WAYS = ("sdpa", "gqa", "one head", "written", "turned", "keys first")
+WAYS = ("sdpa", "gqa", "one head", "written", "turned", "keys first", "einsum")
 RULES: dict[str, object] = {
     "transformer": "transformer",
     "half": {"*": "transformer", "matmul": nrm.Product(gate=1, signal=1)},

@@ -405,6 +405,9 @@ POWER = {
     "addcmul": (lambda x: torch.addcmul(x, x, W(3), value=0.5), (2, 3)),
     "addcdiv": (lambda x: torch.addcdiv(W(2, 3), x, W(3)), (2, 3)),
     "lerp": (lambda x: torch.lerp(x, x * x, 0.25), (2, 3)),
+    "einsum, scores": (lambda x: torch.einsum("bqhd,bkhd->bhqk", x, x * x), (2, 3, 2, 4)),
+    "einsum, values": (lambda x: torch.einsum("bijn, bjnd -> bind", x @ x.mT, x * x), (3, 4, 4, 4)),
+    "einsum, in a list": (lambda x: torch.einsum("bkd,bqd->qbk", [x, x**2]), (3, 2, 4)),
 }
 
 

@@ -351,7 +351,9 @@ class Recorder(TorchFunctionMode):
         """Runs a call that writes nothing, and records it."""
         if name in self.composed:
             with self:
-                return self.composed[name](*args, **kwargs)
+                made = self.composed[name](*args, **kwargs)
+            if made is not NotImplemented:
+                return made
         func = INSTEAD.get(name, func)
         present = tensors_in((args, kwargs))
         before = [unseen.version(t) for t in present]

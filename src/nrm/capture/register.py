@@ -15,7 +15,7 @@ from nrm.capture.contrast import OWN
 from nrm.capture.names import function_name, one_name
 from nrm.capture.ops import Exact, Linear, Pointwise
 from nrm.capture.replay import deviates
-from nrm.capture.vocabulary import VOCABULARY, Steps
+from nrm.capture.vocabulary import COMPOSED, VOCABULARY, Steps
 from nrm.errors import CaptureError, RuleError
 from nrm.numbers import percent
 from nrm.operators import Function
@@ -80,6 +80,7 @@ def register(
     _refuse_unseen(function)
     name = one_name(name)
     VOCABULARY[name] = _checked(reading)
+    COMPOSED.pop(name, None)
     OWN.pop(name, None)
     if contrast is not None:
         OWN[name] = contrast

@@ -15,7 +15,10 @@ COMPOSED: dict[str, Callable[..., Any]] = {}
 
 
 def composes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function written with recorded calls for the functions of these names."""
+    """Registers a function written with recorded calls for the functions of these names.
+
+    It gives ``NotImplemented`` for arguments that it cannot write so: then the call is recorded as it is.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         COMPOSED.update(dict.fromkeys(names, function))
@@ -52,6 +55,59 @@ def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, 
 @composes("linalg_multi_dot")
 def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     return functools.reduce(torch.matmul, tensors)
+
+
+@composes("einsum")
+def _einsum(equation: Any, *operands: Any) -> Any:
+    """A product of matrices, one for every entry of some axes: ``bqhd,bkhd->bhqk``, as attention is written."""
+    given = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
+    found = _as_matrices(equation, given) if isinstance(equation, str) else None
+    if found is None:
+        return NotImplemented
+    product = torch.matmul(*(_matrix(x, order) for x, order in zip(given, found, strict=False)))
+    return _permuted(product, found[2])
+
+
+Order = tuple[int, ...]
+
+
+def _as_matrices(equation: str, given: Sequence[Any]) -> tuple[Order, Order, Order] | None:
+    """The orders of axes in which a sum of two operands is a product of matrices, and that of its result.
+
+    The axes that all three have come first; both operands and the result have one more, and the operands share one.
+    """
+    inside, arrow, outside = equation.replace(" ", "").partition("->")
+    names = inside.split(",")
+    if not arrow or "." in equation or len(names) != 2 or len(given) != 2:
+        return None
+    left, right = names
+    if any(len(set(word)) != len(word) for word in (left, right, outside)):
+        return None
+    kept = [a for a in outside if a in left and a in right]
+    rows, columns = ([a for a in outside if a not in kept and a in word] for word in names)
+    summed = [a for a in left if a in right and a not in outside]
+    count = len(kept) + 2
+    if not kept or any(len(some) != 1 for some in (rows, columns, summed)):
+        return None
+    if any(len(word) != count for word in (left, right, outside)):
+        return None
+    sizes = [dict(zip(word, x.shape, strict=True)) for word, x in zip(names, given, strict=True)]
+    if any(sizes[0][a] != sizes[1][a] for a in (*kept, *summed)):
+        return None  # an axis of one entry, which torch repeats
+    orders = [[*kept, *rows, *summed], [*kept, *summed, *columns]]
+    first, second = (tuple(word.index(a) for a in order) for word, order in zip(names, orders, strict=True))
+    return first, second, tuple([*kept, *rows, *columns].index(a) for a in outside)
+
+
+def _permuted(x: Tensor, order: Order) -> Tensor:
+    return x if order == tuple(range(x.ndim)) else x.permute(order)
+
+
+def _matrix(x: Tensor, order: Order) -> Tensor:
+    """Matrices along the last two axes; those that lie the other way are turned by a step of their own."""
+    if order[-2] < order[-1]:
+        return _permuted(x, order)
+    return _permuted(x, (*order[:-2], order[-1], order[-2])).mT
 
 
 @composes("lerp")
