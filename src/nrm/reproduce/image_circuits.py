@@ -8,7 +8,7 @@ blurred image. Half of the images choose, the other half judge.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,8 +23,8 @@ from nrm.reproduce.store import Tensors, Unit
 from nrm.reproduce.tables import TableRow
 from nrm.reproduce.vgg import ImageSubject, cifar, subject
 
-IMAGES = 40
-BATCH = 5
+IMAGES = 24
+BATCH = 2
 """Images that are measured together."""
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The shares of the channels of every layer that a circuit keeps."""
@@ -56,15 +56,15 @@ class CircuitImages:
         classes = torch.tensor([c for _, c in samples])
         return cls(found.name, found.model, torch.stack([x for x, _ in samples]), classes)
 
-    def choosing(self) -> list[Measure]:
-        """The contrasts of the images that choose, in batches."""
-        return [self._measured(rows) for rows in ranges(len(self.images) // 2, BATCH)]
+    def choosing(self) -> Iterator[Measure]:
+        """The contrasts of the images that choose, in batches; one at a time, as they are large."""
+        return map(self._measured, ranges(len(self.images) // 2, BATCH))
 
-    def judging(self) -> list[Measure]:
+    def judging(self) -> Iterator[Measure]:
         """The contrasts of the images that judge."""
         half = len(self.images) // 2
         rest = ranges(len(self.images) - half, BATCH)
-        return [self._measured(range(half + rows.start, half + rows.stop)) for rows in rest]
+        return (self._measured(range(half + rows.start, half + rows.stop)) for rows in rest)
 
     def _measured(self, rows: range) -> Measure:
         some = slice(rows.start, rows.stop)
@@ -81,16 +81,24 @@ def _random(shape: Sequence[int]) -> Tensor:
 def _by_blocks(own: CircuitImages) -> Tensors:
     """Circuits of direct edges of every size, patched on the images that judge."""
     finder = CircuitFinder([CircuitPart.of(R.inner) for R in own.choosing()])
-    judges = own.judging()
     count = int(finder.exists.sum())
-    found: Tensors = {"share": torch.arange(1, count + 1) / count}
-    for name, scores in {"relevance": finder.shares.abs(), "random": _random(finder.shares.shape)}.items():
-        chosen = [finder.circuit(finder.by_share(n, scores)) for n in range(1, count + 1)]
-        curves = [patch(R, chosen) for R in judges]
-        gaps = torch.stack([(c.circuits[0].clean - c.circuits[0].corrupted).sum() for c in curves])
-        for what in ("f", "mass"):
-            rows = torch.tensor([getattr(curve, what) for curve in curves])
-            found[f"{name}/{what}"] = (rows * gaps[:, None]).sum(0) / gaps.sum()
+    rankings = {"relevance": finder.shares.abs(), "random": _random(finder.shares.shape)}
+    chosen = [finder.circuit(finder.by_share(n, s)) for s in rankings.values() for n in range(1, count + 1)]
+    total = torch.zeros(3, len(chosen))
+    for R in own.judging():
+        for k, alone in enumerate(chosen):
+            one = patch(R, alone)
+            gap = one.clean - one.corrupted
+            total[:, k] += torch.stack([(one.values - one.corrupted).sum(), (one.masses * gap).sum(), gap.sum()])
+    f, mass = (total[:2] / total[2]).view(2, len(rankings), count)
+    return _table(torch.arange(1, count + 1) / count, list(rankings), f, mass)
+
+
+def _table(shares: Tensor, rankings: Sequence[str], f: Tensor, mass: Tensor) -> Tensors:
+    """Curves ``(rankings, shares)`` as they are kept."""
+    found = {"share": shares}
+    for name, measured, predicted in zip(rankings, f, mass, strict=True):
+        found |= {f"{name}/f": measured.clone(), f"{name}/mass": predicted.clone()}
     return found
 
 
@@ -101,27 +109,28 @@ def _by_channels(own: CircuitImages) -> Tensors:
     """Circuits of the first channels of every layer in several orders, on the images that judge."""
     layers = LAYERS[own.name]
     scores = _channel_scores(own.choosing(), layers)
-    judges = own.judging()
-    found: Tensors = {"share": torch.tensor(SHARES)}
-    for name in RANKINGS:
-        rows = []
-        for share in SHARES:
-            kept = [s[name].argsort(descending=True, stable=True)[: math.ceil(share * len(s[name]))] for s in scores]
-            rows.append(_judged(judges, layers, [k.tolist() for k in kept]))
-        f, mass = torch.tensor(rows).T
-        found[f"{name}/f"], found[f"{name}/mass"] = f, mass
-    return found
+    kept = [
+        [s[name].argsort(descending=True, stable=True)[: math.ceil(share * len(s[name]))].tolist() for s in scores]
+        for name in RANKINGS
+        for share in SHARES
+    ]
+    f, mass = (part.view(len(RANKINGS), len(SHARES)) for part in _judged(own.judging(), layers, kept))
+    return _table(torch.tensor(SHARES), RANKINGS, f, mass)
 
 
-def _channel_scores(measures: Sequence[Measure], layers: Sequence[str]) -> list[dict[str, Tensor]]:
+def _channel_scores(measures: Iterator[Measure], layers: Sequence[str]) -> list[dict[str, Tensor]]:
     """The scores of the channels of every layer, by ranking: in units of the output, over all images."""
-    found = []
-    for layer in layers:
-        relevance = torch.cat([R.in_units(R[layer].channels) for R in measures]).sum(0)
-        changes = torch.cat([_change(R, layer).abs().flatten(2).sum(2) for R in measures]).sum(0)
-        random = _random(relevance.shape)
-        found.append(dict(zip(RANKINGS, (relevance.abs(), changes, random), strict=True)))
-    return found
+    sums: list[dict[str, Tensor]] = [{} for _ in layers]
+    for R in measures:
+        for found, layer in zip(sums, layers, strict=True):
+            relevance = R.in_units(R[layer].channels).sum(0)
+            changes = _change(R, layer).abs().flatten(2).sum((0, 2))
+            for name, more in zip(RANKINGS, (relevance, changes), strict=False):
+                found[name] = found.get(name, torch.zeros_like(more)) + more
+    for found in sums:
+        found["relevance"] = found["relevance"].abs()
+        found["random"] = _random(found["relevance"].shape)
+    return sums
 
 
 def _change(R: Measure, layer: str) -> Tensor:
@@ -132,19 +141,22 @@ def _change(R: Measure, layer: str) -> Tensor:
     return frame.to_samples((here - there)[None])[0]
 
 
-def _judged(measures: Sequence[Measure], layers: Sequence[str], kept: Sequence[list[int]]) -> tuple[float, float]:
+def _judged(
+    measures: Iterator[Measure], layers: Sequence[str], circuits: Sequence[Sequence[list[int]]]
+) -> tuple[Tensor, Tensor]:
     """What comes back with some channels of every layer, and the predicted mass, as shares of the mean difference."""
-    values, masses, gaps = [], [], []
+    values, masses, gap = torch.zeros(len(circuits)), torch.zeros(len(circuits)), torch.zeros(())
     for R in measures:
-        sets = [R[layer].channel(some) for layer, some in zip(layers, kept, strict=True)]
         assert R.inner.target.runs is not None  # it is a contrast
         here, there = R.inner.target.runs
-        rest = [~s for s, some in zip(sets, kept, strict=True) if len(some) < _width(R, s.layer.name)]
-        values.append(_target_of(R, remove(R, *rest, value="reference")) - there if rest else here - there)
-        masses.append(R.in_units(*sets))
-        gaps.append(here - there)
-    total = torch.cat(gaps).sum()
-    return float(torch.cat(values).sum() / total), float(torch.cat(masses).sum() / total)
+        gap = gap + (here - there).sum()
+        for k, kept in enumerate(circuits):
+            sets = [R[layer].channel(some) for layer, some in zip(layers, kept, strict=True)]
+            rest = [~s for s, some in zip(sets, kept, strict=True) if len(some) < _width(R, s.layer.name)]
+            alone = _target_of(R, remove(R, *rest, value="reference")) if rest else here
+            values[k] += (alone - there).sum()
+            masses[k] += R.in_units(*sets).sum()
+    return values / gap, masses / gap
 
 
 def _width(R: Measure, layer: str) -> int:
