@@ -5,7 +5,7 @@ from nrm.evaluate.comparison import Agreement, Comparison, compare
 from nrm.evaluate.edge_scores import EDGE_METHODS, EdgeScores, edge_scores
 from nrm.evaluate.intervention import contribution, each, occlusion, remove
 from nrm.evaluate.patched import SIZES as SIZES, CircuitCurve, Patched, PatchedNodes, area as area
-from nrm.evaluate.patching import patch, patch_nodes
+from nrm.evaluate.patching import patch, patch_nodes, patched_shares as patched_shares
 from nrm.evaluate.statistics import Correlation, TopSums, interval, merge_means as merge_means, pearson, sc_k
 
 __all__ = [

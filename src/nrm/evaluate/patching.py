@@ -223,6 +223,23 @@ def _refuse_word(option: str, word: Any, words: Sequence[str]) -> None:
 # ---- circuits --------------------------------------------------------------------------------------------------------
 
 
+def patched_shares(R: Measure, circuits: Sequence[Circuit]) -> list[float]:
+    """How much of the mean difference of a contrast comes back with each of some circuits; nothing is predicted."""
+    part = PatchedPart(R)
+    with plain_execution():
+        values = torch.cat(list(_runs(part, circuits, Outside(part.there))))
+    gap = (part.clean - part.corrupted).sum()
+    return [float((value - part.corrupted).sum() / gap) for value in values]
+
+
+def _runs(part: PatchedPart, circuits: Sequence[Circuit], outside: Outside) -> Iterator[Tensor]:
+    """The explained outputs of circuits of the same edges, ``(circuits, samples)`` in pieces that fit into memory."""
+    run = CircuitRun(part.R.inner, part.stream, circuits[0].writers, circuits[0].readers, outside)
+    pieces = torch.split(torch.stack([c.inside for c in circuits]), fitting(part.R.inner.memory, run.nbytes))
+    for piece in part.R.inner.progress("circuits")(iter(pieces), len(pieces)):
+        yield part.explained(run.run(piece))
+
+
 def _patched(
     part: PatchedPart, circuits: Sequence[Circuit], outside: str, means: Mapping[str, Tensor]
 ) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:

@@ -19,6 +19,12 @@ MASS = "contrast by mass"
 """Circuits whose predicted mass is 1 at every size."""
 SIGNED = (*GRADIENTS, CONTRAST)
 """Methods whose scores have a sign that says for or against."""
+PEERS = ("eap", "eap-ig", "relp", "gim", CONTRAST)
+"""Methods that are judged with every seed; the others with the first."""
+PREDICTED = ("eap-ig", CONTRAST, MASS)
+"""Methods of whose circuits the mass is predicted."""
+FEW = 4
+"""Nodes and signed scores are judged by so many pairs."""
 COMPARED = 0.01
 """Circuits of this share of all edges are compared over pairs drawn anew."""
 SHOWN = (0.001, 0.005, 0.01, 0.05)
@@ -26,21 +32,17 @@ TRUSTED = 1.3
 """Predictions above it saturate, and are left out where predictions are judged."""
 
 
-def signed(method: str) -> str:
-    """The name of a method whose circuits are chosen by signed scores."""
-    return f"{method}, signed"
-
-
 def key_of(task: str, seed: int, work: str) -> str:
     """The name of a piece of work."""
-    return f"{task}-{seed}-{work.replace(', ', '-').replace(' ', '_')}"
+    return f"{task}-{seed}-{work.replace(' ', '_')}"
 
 
 def outcome_of(store: ExperimentFolder, tasks: Sequence[CircuitTask], seeds: Sequence[int]) -> Outcome:
     """The rows of all tasks, and what is said of each task as a whole."""
     rows: list[TableRow] = []
     facts: dict[str, str] = {
-        "judged by": f"patching {JUDGED} pairs, edges scored on {SCORED} others; mean (range) of {len(seeds)} seeds"
+        "judged by": f"patching {JUDGED} pairs, edges scored on {SCORED} others; mean (range) of {len(seeds)} seeds, "
+        f"others than peers with the first; CPR of signed scores and nodes with {FEW} pairs of the first"
     }
     for task in tasks:
         read = Readings(store, task.name, seeds)
@@ -60,37 +62,38 @@ class Readings:
 
     def rows(self) -> list[TableRow]:
         """A row for every method."""
-        costs = self._of(0, "cost")
-        return [self._row(method, costs) for method in (*EDGE_METHODS, MASS)]
+        return [self._row(method) for method in (*EDGE_METHODS, MASS)]
 
-    def _row(self, method: str, costs: Tensors) -> TableRow:
-        found = [self._of(seed, method) for seed in self._seeds]
+    def _row(self, method: str) -> TableRow:
+        found = [self._of(seed, method) for seed in self._seeds if method in (*PEERS, MASS) or not seed]
         row: TableRow = {"task": self._task, "method": method, "CMD": _ranged(_cmd(one) for one in found)}
         row["log-CMD"] = _ranged(_cmd(one, log=True) for one in found)
         for size in SHOWN:
             at = SIZES.index(size)
             row[f"f {100 * size:g} %"] = f"{sum(float(one['f'][at]) for one in found) / len(found):.2f}"
-        if method in SIGNED:
-            row["CPR"] = f"{_cpr(self._of(0, signed(method))):.3f}"
-            noise, denoise = (_ranged(self._nodes(method, way, 0)) for way in ("noise", "denoise"))
-            row["nodes noised"], row["nodes denoised"] = noise, denoise
-            row["slopes"] = ", ".join(_ranged(self._nodes(method, way, 1), 2) for way in ("noise", "denoise"))
         if "stability" in found[0]:
             row["stability"] = _ranged((float(one["stability"]) for one in found), 2)
-        if method in costs:
-            row["passes"] = f"{float(costs[method]):.1f}"
-        row["curves"] = {name: [one[name].tolist() for one in found] for name in ("size", "f", "mass")}
+        if method in SIGNED:
+            row |= self._of_first_seed(method)
+        row["curves"] = {
+            name: [one[name].tolist() for one in found] for name in ("size", "f", "mass") if name in found[0]
+        }
         return row
 
-    def _nodes(self, method: str, way: str, which: int) -> list[float]:
-        """Over seeds, the correlation of a method's scores of nodes with exact patching, or the slope."""
-        pairs = [(self._of(seed, method)["nodes"][1:], self._of(seed, "nodes")[way][1:]) for seed in self._seeds]
-        return [(_correlation(score, effect), _slope(score, effect))[which] for score, effect in pairs]
+    def _of_first_seed(self, method: str) -> TableRow:
+        """CPR, nodes beside exact patching (embedding left out: its effect is all there is), and cost."""
+        curves, nodes, costs = (self._of(0, work) for work in ("signed", "nodes", "cost"))
+        size, f = (curves[f"{method}/{name}"].tolist() for name in ("size", "f"))
+        row: TableRow = {"CPR": f"{area(size, f):.3f}"}
+        for way in ("noise", "denoise"):
+            score, effect = nodes[method][1:], nodes[way][1:]
+            row[f"nodes, {way}"] = f"{_correlation(score, effect):.3f}, slope {_slope(score, effect):.2f}"
+        return row | {"passes": f"{float(costs[method]):.1f}"}
 
     def predictions(self) -> dict[str, str]:
         """How well the predicted mass tells what comes back, of the circuits of all methods and of the contrast's."""
         said = {}
-        for what, methods in (("predictions", (*EDGE_METHODS, MASS)), ("predictions for its own", (CONTRAST, MASS))):
+        for what, methods in (("predictions", PREDICTED), ("predictions for its own", (CONTRAST, MASS))):
             f, mass = (
                 torch.cat([self._of(seed, m)[name][:-1] for m in methods for seed in self._seeds])
                 for name in ("f", "mass")
@@ -113,10 +116,6 @@ def _cmd(found: Tensors, log: bool = False) -> float:
     return area(found["size"].tolist(), (1 - found["f"]).abs().tolist(), log=log)
 
 
-def _cpr(found: Tensors) -> float:
-    return area(found["size"].tolist(), found["f"].tolist())
-
-
 def _correlation(x: Tensor, y: Tensor) -> float:
     return float(pearson(x.double()[None], y.double()[None])[0])
 
@@ -132,4 +131,4 @@ def _ranged(values: Iterable[float], digits: int = 3) -> str:
     return f"{mean} ({low} to {high})" if len(some) > 1 else mean
 
 
-__all__ = ["COMPARED", "MASS", "SIGNED", "key_of", "outcome_of", "signed"]
+__all__ = ["COMPARED", "FEW", "MASS", "PEERS", "PREDICTED", "SIGNED", "key_of", "outcome_of"]

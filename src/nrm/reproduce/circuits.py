@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from nrm.evaluate import EDGE_METHODS, SIZES, EdgeScores, edge_scores, patch, patch_nodes
+from nrm.evaluate import EDGE_METHODS, SIZES, EdgeScores, edge_scores, patch, patch_nodes, patched_shares
 from nrm.evaluate.edge_scores import CLEAN, CONTRAST, GRADIENTS
 from nrm.measure import Circuit, CircuitFinder, CircuitPart, Measure, measure
-from nrm.reproduce.circuit_rows import COMPARED, MASS, SIGNED, key_of, outcome_of, signed
+from nrm.reproduce.circuit_rows import COMPARED, FEW, MASS, PEERS, PREDICTED, SIGNED, key_of, outcome_of
 from nrm.reproduce.circuit_tasks import SCORED, CircuitTask, circuit_tasks
 from nrm.reproduce.experiment import Experiment, Outcome, Setting, UnitPlan
 from nrm.reproduce.store import Tensors, Unit
@@ -54,43 +54,47 @@ class TaskSplit:
         (batch,) = pairs.by_length(len(pairs))
         return measure(self.task.model, batch.clean, against=batch.corrupted, output=batch.odds, progress=False)
 
-    def scores(self, method: str, judging: bool = False) -> EdgeScores:
-        """The scores of a method on one half of the pairs."""
-        pairs, R = (self.halves[1], self.judged) if judging else (self.halves[0], self.scored)
+    def scores(self, method: str) -> EdgeScores:
+        """The scores of a method."""
         if method == CLEAN:
-            return edge_scores(self.task.model, pairs, method, batch_size=len(pairs))
-        return edge_scores(R, method=method, seed=self.seed)
+            return edge_scores(self.task.model, self.halves[0], method, batch_size=SCORED)
+        return edge_scores(self.scored, method=method, seed=self.seed)
+
+    @cached_property
+    def few(self) -> Measure:
+        """The contrast of the first of the pairs that judge, for what takes long."""
+        return self._measured(self.halves[1].take(range(FEW)))
 
     # ---- units of work ---------------------------------------------------------------------------------------
 
     def judge(self, method: str) -> Tensors:
-        """A method's circuits of every size, patched; its stability, and its scores of nodes."""
+        """A method's circuits of every size, patched, and its stability."""
         scores = self.scores(method)
-        found = self._patched(scores.circuits(SIZES[:-1]))
-        found["stability"] = torch.tensor(_stability(scores))
-        if method in SIGNED:
-            nodes = self.scores(method, judging=True)
-            found["nodes"] = torch.tensor(list(nodes.nodes.values())) / float(nodes.value.mean())
-        return found
-
-    def judge_signed(self, method: str) -> Tensors:
-        """The same for circuits of signed scores."""
-        return self._patched(self.scores(method).circuits(SIZES[:-1], signed=True))
+        found = _patched(self.judged, scores.circuits(SIZES[:-1]), method in PREDICTED)
+        return found | {"stability": torch.tensor(_stability(scores))}
 
     def judge_mass(self) -> Tensors:
         """Circuits of every size of which the predicted mass is 1, or as near to it as that size comes."""
         finder = CircuitFinder([CircuitPart.of(self.scored.inner)])
-        return self._patched([finder.circuit(finder.by_mass(1.0, finder.number(size))) for size in SIZES[:-1]])
+        inside = [finder.by_mass(1.0, finder.number(size)) for size in SIZES[:-1]]
+        chosen = [Circuit(finder.writers, finder.readers, some, finder.shares * some) for some in inside]
+        return _patched(self.judged, chosen, True)
+
+    def judge_signed(self) -> Tensors:
+        """Circuits of the largest signed scores, on a few pairs."""
+        found: Tensors = {}
+        for method in SIGNED:
+            curve = _patched(self.few, self.scores(method).circuits(SIZES[:-1], signed=True), False)
+            found |= {f"{method}/{name}": values for name, values in curve.items()}
+        return found
 
     def judge_nodes(self) -> Tensors:
-        """What every node does by itself, in both directions."""
-        return {way: patch_nodes(self.judged, direction=way).effect for way in ("noise", "denoise")}
-
-    def _patched(self, circuits: Sequence[Circuit]) -> Tensors:
-        """The curve of circuits; that of all edges is the model itself."""
-        curve = patch(self.judged, list(circuits))
-        f, mass, sizes = ([*some, 1.0] for some in (curve.f, curve.mass, curve.sizes))
-        return {"f": torch.tensor(f), "mass": torch.tensor(mass), "size": torch.tensor(sizes)}
+        """What every node does by itself, on a few pairs, beside the scores of nodes by every method."""
+        found = {way: patch_nodes(self.few, direction=way).effect for way in ("noise", "denoise")}
+        for method in SIGNED:
+            scores = edge_scores(self.few, method=method)
+            found[method] = torch.tensor(list(scores.nodes.values())) / float(scores.value.mean())
+        return found
 
     def cost(self) -> Tensors:
         """The processor time of every method after the two runs are recorded, in forward passes of the same pairs."""
@@ -104,6 +108,17 @@ class TaskSplit:
         for method in GRADIENTS:
             found[method] = _seconds(partial(edge_scores, fresh, method=method))
         return {name: torch.tensor(seconds / unit) for name, seconds in found.items()}
+
+
+def _patched(R: Measure, circuits: Sequence[Circuit], predicted: bool) -> Tensors:
+    """The curve of circuits, with their predicted masses if wanted; that of all edges is the model itself."""
+    if predicted:
+        curve = patch(R, list(circuits))
+        return {name: torch.tensor([*getattr(curve, f"{name}"), 1.0]) for name in ("f", "mass")} | {
+            "size": torch.tensor([*curve.sizes, 1.0])
+        }
+    f, sizes = patched_shares(R, circuits), [len(c) / c.possible for c in circuits]
+    return {"f": torch.tensor([*f, 1.0]), "size": torch.tensor([*sizes, 1.0])}
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -139,14 +154,13 @@ class LastSplit:
 
 
 def _units(last: LastSplit, task: CircuitTask, seed: int) -> list[Unit]:
-    """The work of a task and seed; the first seed also has signed scores, and times."""
+    """The work of a task and seed; what is no peer, signed scores, nodes and times are of the first seed alone."""
     works: dict[str, Callable[[TaskSplit], Tensors]] = {
-        method: partial(TaskSplit.judge, method=method) for method in EDGE_METHODS
+        method: partial(TaskSplit.judge, method=method) for method in (PEERS if seed else EDGE_METHODS)
     }
-    works |= {MASS: TaskSplit.judge_mass, "nodes": TaskSplit.judge_nodes}
+    works[MASS] = TaskSplit.judge_mass
     if not seed:
-        works |= {signed(method): partial(TaskSplit.judge_signed, method=method) for method in SIGNED}
-        works["cost"] = TaskSplit.cost
+        works |= {"nodes": TaskSplit.judge_nodes, "signed": TaskSplit.judge_signed, "cost": TaskSplit.cost}
     return [Unit(key_of(task.name, seed, name), partial(last.run, task, seed, work)) for name, work in works.items()]
 
 
