@@ -244,7 +244,7 @@ def test_the_front_door_is_small_and_complete() -> None:
     assert all(hasattr(nrm, name) for name in nrm.SHORT)
 
 
-VISITED = (220, 37)
+VISITED = (219, 37)
 """How many functions in how many files the first question about pairs visits. To be lowered, never to be raised."""
 
 

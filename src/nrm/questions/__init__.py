@@ -1,5 +1,6 @@
 """Layers, sets, partitions and formulas; how a question about them is planned and answered by messages."""
 
+from nrm.questions.adjacent import contractible as contractible
 from nrm.questions.answer import (
     Answerer as Answerer,
     BlockNumbers as BlockNumbers,
@@ -30,7 +31,6 @@ from nrm.questions.plan import (
     Meeting as Meeting,
     Plan as Plan,
     base_lines as base_lines,
-    contractible as contractible,
     downward as downward,
     plan_stops as plan_stops,
     result_axes as result_axes,

@@ -13,12 +13,20 @@ from torch import Tensor
 
 from nrm.questions.channels import keeps_channels, mixes_channels
 from nrm.questions.rise import Pushed, products_at
+from nrm.questions.stops import Stop
 from nrm.questions.sweep import Site, between, sweep
 from nrm.steps import Arrivals, Network, total_of
 
 
-def mixing_steps(network: Network, low: Site, high: Site) -> list[int] | None:
-    """The steps between two sites that mix channels, if every walk passes at most one of them; None if not so."""
+def contractible(network: Network, upper: Stop, lower: Stop) -> list[int] | None:
+    """The steps between two stops that mix channels, if a contraction tabulates their blocks; None if not.
+
+    Both stops have to be cut into channels or groups of them and nothing else, and no walk between them passes two
+    steps that mix channels.
+    """
+    if any(len(stop.blocks) != 1 or stop.blocks[0].channel_labels() is None for stop in (upper, lower)):
+        return None
+    low, high = lower.site, upper.site
     if low.port or high.port or low.consumer is not None or high.consumer is not None or low.node >= high.node:
         return None
     nodes, route = network.tape.nodes, between(network, low.node, high.node)

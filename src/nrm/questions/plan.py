@@ -20,7 +20,7 @@ from torch import Tensor
 from nrm.errors import RuleError
 from nrm.memory import ALIVE
 from nrm.numbers import size_text
-from nrm.questions.adjacent import mixing_steps
+from nrm.questions.adjacent import contractible
 from nrm.questions.channels import keeps_channels, mixes_channels
 from nrm.questions.stops import Stop
 from nrm.questions.sweep import Base, Site, arrivals_at, between, pull_to
@@ -182,14 +182,6 @@ def plan_stops(
         candidates = [c for c in candidates if strategy in (c.strategy, f"{c.strategy} {c.first}")]
         assert candidates, f"no plan with strategy {strategy!r}"
     return min(candidates, key=lambda plan: (plan.flops, -plan.first))
-
-
-def contractible(network: Network, high: Stop, low: Stop) -> list[int] | None:
-    """The mixing steps between two stops that are both cut into channels or groups of them, and nothing else."""
-    for stop in (high, low):
-        if len(stop.blocks) != 1 or stop.blocks[0].channel_labels() is None:
-            return None
-    return mixing_steps(network, low.site, high.site)
 
 
 def _plan(network: Network, meeting: Meeting, memory: int, kept: bool, counts: Mapping[Stop, int]) -> Plan:

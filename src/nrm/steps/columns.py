@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from nrm.capture import Linear, Op
+from nrm.capture import Linear
 from nrm.errors import RuleError
-from nrm.operators import Dense, Jacobian, LinearMap
+from nrm.operators import Dense, Jacobian
 
 if TYPE_CHECKING:
     from nrm.steps.network import Network
@@ -80,6 +80,7 @@ class _ColumnSums:
         self.rules = network.rules
         self.pool = network.rules.pool(i)
         self.leaves = set(network.rules.leaves(i))
+        self.map = self.node.op.map if isinstance(self.node.op, Linear) else None  # of a block with its own weights
 
     def column(self) -> Columns:
         network, unit = self.network, self.network.full_unit(self.network.plain(self.i).index)
@@ -141,7 +142,7 @@ class _ColumnSums:
 
         That sum costs as much as a forward step, so it is computed only if some sum is small beside the others.
         """
-        map, size = _map(self.node.op), z.abs()
+        map, size = self.map, z.abs()
         tiny = torch.finfo(z.dtype).tiny
         axes = [a for a in range(z.ndim) if a != self.node.sample]
         largest = size.amax(axes, keepdim=True) if axes else size
@@ -163,7 +164,7 @@ class _ColumnSums:
 
     def _marked_rows(self, small: Tensor) -> Tensor | None:
         """The rows of a plain dense step with columns that are marked as small, if they are few."""
-        if not isinstance(_map(self.node.op), Dense) or not self.rules.leaf_rule(self.i).proportional:
+        if not isinstance(self.map, Dense) or not self.rules.leaf_rule(self.i).proportional:
             return None
         rows = small.reshape(-1, small.shape[-1]).any(0).nonzero()[:, 0]
         return rows if len(rows) * 8 <= small.shape[-1] else None
@@ -173,7 +174,7 @@ class _ColumnSums:
         rows = self._marked_rows(small)
         shift = self.network.rules.shift(self.i) if self.network.bias == "input" else None
         offset = 0.0 if shift is None else shift.abs()
-        map = _map(self.node.op)
+        map = self.map
         if isinstance(map, Jacobian):
             return map.absolute_sums(small) + offset
         if rows is not None:
@@ -214,8 +215,3 @@ def _absolute_or(sums: _ColumnSums, otherwise: Tensor) -> Tensor:
         return sums._total(0, "absolute")
     except RuleError:
         return otherwise
-
-
-def _map(op: Op) -> LinearMap | None:
-    """The linear map of a step that is one block with weights of its own."""
-    return op.map if isinstance(op, Linear) else None
