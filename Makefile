@@ -9,6 +9,7 @@
 #   make peers     agreement with zennit, zennit-crp, captum and Quantus, in an environment of its own
 #   make bench     the benchmark table, and how cost grows
 #   make bench-contrast  what a contrast of SmolLM2 costs
+#   make bench-edges  all direct edges of stories15M, patched one by one (needs the real data)
 #   make bench-large  memory of large language models
 #   make bench-peers  the same beside captum, zennit and zennit-crp
 #   make figures   all pictures of the docs that need no browser (some need the real data), or one by one:
@@ -46,7 +47,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs package extras peers bench bench-contrast bench-large bench-peers figures start walks montage flows \
+.PHONY: help demo test lint format docs package extras peers bench bench-contrast bench-edges bench-large bench-peers figures start walks montage flows \
 	gallery generated additive molecules contrast circuits reproductions screenshots browser smollm2 networks induction words clean
 
 help:
@@ -86,6 +87,9 @@ bench: $(VENV)/.ready-dev
 
 bench-contrast: $(VENV)/.ready-dev
 	$(VENV)/bin/python benchmarks/contrast.py $(ARGS)
+
+bench-edges: $(VENV)/.ready-dev
+	$(VENV)/bin/python benchmarks/edges.py $(ARGS)
 
 bench-large: $(VENV)/.ready-dev
 	$(VENV)/bin/python benchmarks/large.py smollm2 --tokens 128 256 512 1024 2048

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -206,3 +207,30 @@ def test_weights_are_always_the_same_and_random_numbers_of_others_stay() -> None
     for one, other in zip(PROGRAMS, again, strict=True):
         states = one.model.state_dict(), other.model.state_dict()
         assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+def test_true_edges_alone_do_the_task(program: Program) -> None:
+    R = contrast(program, batch_of(program))
+    true, possible = program.truth(R.direct())
+    alone = replace(R.circuit(top=1), inside=true)
+    found, without = (nrm.evaluate.patch(R, one) for one in (alone, replace(alone, inside=possible & ~true)))
+    print(f"{program.name}: true edges alone bring back {found.f:.3f}, predicted {found.mass:.3f}; "
+          f"all others {without.f:.3f}, predicted {without.mass:.3f}")  # fmt: skip
+    assert found.f == pytest.approx(1, abs=0.05)
+    assert found.mass == pytest.approx(1, abs=0.05)
+    assert abs(without.f) < 0.05
+
+
+def test_hooks_and_patching_agree_edge_by_edge() -> None:
+    program = next(p for p in PROGRAMS if p.name == "same")
+    batch = batch_of(program)
+    R, hooked, changes = contrast(program, batch), Hooked(program.model), changes_of(program, batch)  # type: ignore[arg-type]
+    table, whole = R.direct(), R.circuit(top=1)
+    _, possible = program.truth(table)
+    for i, j in possible.nonzero()[::9].tolist():
+        inside = possible.clone()
+        inside[i, j] = False
+        want = hooked.answers(batch, str(table.readers[j]), changes[str(table.writers[i])][None])[0]
+        found = nrm.evaluate.patch(R, replace(whole, inside=inside))
+        torch.testing.assert_close(found.values, want.detach(), rtol=1e-4, atol=1e-4)
