@@ -109,6 +109,26 @@ def _branch_name(network: Network, branch: StreamBranch) -> str:
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
+TOGETHER = 32
+"""So many writers wait for a product of their own: it reads the densities of all readers above, which are many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """Writers at one crossing and the densities that they meet there, of readers above: numbers of rows and columns."""
+
+    at: int
+    rows: Sequence[int]
+    some: Sequence[int]
+    arrivals: Arrivals
+    amounts: dict[int, Tensor]
+
+    @property
+    def alone(self) -> Tensor | None:
+        """The densities, if they and the amounts are at one node."""
+        found = _only(self.arrivals)
+        return found[1] if found is not None and found[1].is_contiguous() and set(self.amounts) == {found[0]} else None
+
 
 class DirectRoute:
     """The relevance of every direct edge between some writers and some readers of a stream."""
@@ -127,6 +147,7 @@ class DirectRoute:
         total = like.new_zeros(self.network.tape.batch, len(writers), len(readers), *axes)
         groups, columns = at_one_site(writers), _at_one_crossing(readers)
         self.sent, live, room = [], list[list[int]](), None
+        waiting: list[Meeting] = []
         for at in reversed(range(len(self.stream.crossings))):
             sent = columns.get(at) and self._sent_by([readers[r] for r in columns[at]])
             if sent:
@@ -137,12 +158,46 @@ class DirectRoute:
                 if writers[rows[0]].crossing == at:
                     amounts = self.amounts([writers[w] for w in rows])
                     for some, arrivals in zip(live, self.sent, strict=True):
-                        part = self._product(at, arrivals, amounts, positions)
-                        if part is not None:
-                            total[:, rows[0] : rows[-1] + 1, some[0] : some[-1] + 1] = part
+                        meeting = Meeting(at, rows, some, arrivals, amounts)
+                        if not self._may_wait(waiting, meeting):
+                            self._meet(waiting, total, positions)
+                        waiting.append(meeting)
             if at:
                 self.descend(at - 1)
+        self._meet(waiting, total, positions)
         return total
+
+    def _may_wait(self, waiting: Sequence[Meeting], last: Meeting) -> bool:
+        """Whether one product is for these writers and more: they meet the same densities, of some more readers."""
+        if not waiting:
+            return True
+        above, below = waiting[-1].alone, last.alone
+        nodes = [self.network.tape.nodes[self.stream.crossings[m.at]] for m in (waiting[-1], last)]
+        first, second = ((node.shape, node.sample, node.channel) for node in nodes)
+        if above is None or below is None or first != second or sum(len(m.rows) for m in waiting) >= TOGETHER:
+            return False
+        return waiting[-1].some[-1] == last.some[-1] and _end_of(above) == _end_of(below)
+
+    def _meet(self, waiting: list[Meeting], total: Tensor, positions: bool) -> None:
+        """The products of all that wait, with the densities that the last one meets: its readers are theirs, too."""
+        if not waiting:
+            return
+        last = waiting[-1]
+        amounts = last.amounts
+        if len(waiting) > 1:
+            shape = self.network.tape.nodes[self.stream.crossings[last.at]].shape
+            ((node, _),) = last.arrivals.items()
+            each = [next(iter(m.amounts.values())) for m in waiting]
+            amounts = {node: torch.cat([a.expand(a.shape[0], *shape) for a in each])}
+        part = self._product(last.at, last.arrivals, amounts, positions)
+        begin = 0
+        for meeting in waiting:
+            end, readers = begin + len(meeting.rows), slice(meeting.some[0], meeting.some[-1] + 1)
+            if part is not None:
+                rows = slice(meeting.rows[0], meeting.rows[-1] + 1)
+                total[:, rows, readers] = part[:, begin:end, meeting.some[0] - last.some[0] :]
+            begin = end
+        waiting.clear()
 
     def _gather(self, room: Tensor | None, live: list[list[int]], count: int) -> Tensor | None:
         """Puts the last stack before the one above it, if that has come down as it was: one product is for both.
@@ -290,6 +345,11 @@ def joined_stacks(parts: Sequence[tuple[int, Arrivals | None]]) -> Arrivals | No
         blank = [like.new_zeros(n, *like.shape[1:]) for n, _ in parts]
         stacks[node] = torch.cat([part.get(node, zero) for part, zero in zip(found, blank, strict=True)])
     return Arrivals(stacks) if stacks else None
+
+
+def _end_of(stack: Tensor) -> tuple[int, torch.Size]:
+    """Where the memory of a stack ends, and what it is a stack of."""
+    return stack.data_ptr() + stack.numel() * stack.element_size(), stack.shape[1:]
 
 
 def _only(sent: Arrivals) -> tuple[int, Tensor] | None:
