@@ -107,7 +107,9 @@ def test_widths_and_colours_are_those_of_the_flows() -> None:
 @quiet
 def test_tokens_stand_in_their_order() -> None:
     circuit = measured("before", "contrast", seed=0).circuit(top=30, positions=True)
-    ax = plot.circuit(circuit, labels=["Ġone", "Ġtwo", " "][:TOKENS])
+    head = next(node.name for node in lay_out_circuit(circuit).nodes if node.kind == "head")
+    ax = plot.circuit(circuit, labels=["Ġone", "Ġtwo", " "][:TOKENS], names={head: "mover"})
+    assert "mover" in [text.get_text() for text in ax.texts]
     assert [text.get_text() for text in ax.get_xticklabels()] == ["one", "two", "␣"]
     picture = lay_out_circuit(circuit)
     means = [sum(n.x for n in picture.nodes if n.position == p) for p in range(TOKENS)]

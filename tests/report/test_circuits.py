@@ -37,7 +37,7 @@ def test_sizes_are_nested_and_have_the_masses_of_the_measure(positions: bool) ->
     circuit = R.circuit(top=25, positions=positions)
     made = CircuitView(circuit, R, patch=True, sizes=6)
     view = made.whole()
-    circuits = made.nested()
+    circuits = made.nested
     assert len(view["steps"]) == len(circuits) >= 4
     for small, large in itertools.pairwise(circuits):
         assert small <= large

@@ -204,7 +204,9 @@ class CircuitCommand:
         "share"
     )
     k: Annotated[int, typer.Option("-k", min=1, help="How many of the strongest edges are listed.")] = 12
-    chains: Annotated[int, typer.Option(min=0, help="How many of the strongest chains are listed; each takes some sweeps.")] = 1
+    chains: Annotated[
+        int, typer.Option(min=0, help="How many of the strongest chains are listed; each takes some sweeps.")
+    ] = 1
     draws: Annotated[int, typer.Option(min=0, help="How often pairs are drawn anew, for intervals; 0 for none.")] = 200
     patch: Annotated[
         bool, typer.Option("--patch", help="Run the network with the circuit alone; with --out, all sizes and nodes.")

@@ -115,6 +115,15 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
     async def formula(request: Request) -> Response:
         return JSONResponse({"job": session.formula(await _question(request)).id})
 
+    async def circuit(request: Request) -> Response:
+        circuits = session.circuits
+        asked = {"circuit": circuits.find, "patch": circuits.patch, "attention": circuits.attend}
+        ask = asked[request.path_params["what"]]
+        return JSONResponse({"job": ask(await _question(request)).id})
+
+    async def name(request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(session.circuits.name, await _question(request)))
+
     async def news(request: Request) -> Response:
         since = _count(request.query_params.get("since", "0"))
         job = session.worker[request.path_params["id"]]
@@ -140,6 +149,7 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
         Route("/api/items", upload, methods=["POST"]), Route("/api/views", view, methods=["POST"]),
         Route("/api/selections", selection, methods=["POST"]), Route("/api/jobs/{id}", news),
         Route("/api/texts", write, methods=["POST"]), Route("/api/formulas", formula, methods=["POST"]),
+        Route("/api/circuits/{what}", circuit, methods=["POST"]), Route("/api/names", name, methods=["POST"]),
         Route("/api/jobs/{id}/cancel", cancel, methods=["POST"]),
     ]  # fmt: skip
     handlers: Any = {NrmError: complain, KeyError: unknown, 404: unknown, 405: unknown}

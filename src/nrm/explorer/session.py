@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from nrm.errors import QuestionError
+from nrm.explorer.circuits import SessionCircuits, has_circuits
 from nrm.explorer.items import Items
 from nrm.explorer.reading import check_nodes, read_chosen, read_class, read_layers, read_set, refuse_old
 from nrm.explorer.worker import PageJob, Worker
@@ -43,6 +44,7 @@ class Session:
         self._views: dict[str, View] = {}
         self._latest: View | None = None
         self._pace = 0.0
+        self.circuits = SessionCircuits(self.worker, self._view)
         self._deep: bool | None = None  # whether outputs have several axes
 
     @property
@@ -79,7 +81,7 @@ class Session:
             view = View(R, layers=layers, nodes=nodes, title=item.name, opening=opening, store=self._references)
             self._keep(self._views, job.id, view, VIEWS)
             self._latest = view
-            job.add({**view.facts(), "colours": COLOURS})
+            job.add({**view.facts(), "circuits": has_circuits(R), "colours": COLOURS})
             job.patient = True
             job.tell("the nodes of the layers")
             job.add(view.layout())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,7 @@ def circuit(
     *,
     k: int = 24,
     labels: Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
     ax: Axes | None = None,
     title: str | None = None,
     ends: tuple[str, str] = ENDS,
@@ -61,6 +62,7 @@ def circuit(
         circuit: what ``R.circuit(...)`` or ``nrm.circuit(...)`` gave.
         k: so many of the strongest edges are drawn in full, the others faint.
         labels: the tokens of a circuit with positions.
+        names: what some nodes are called instead, by their whole name, as :func:`nrm.report.node_names` has them.
         ax: where to draw; a new figure if None, of a size that fits.
         title: text above the picture; how much of the difference it carries if None, and ``""`` for none.
         ends: the words for the two colours.
@@ -100,7 +102,7 @@ def circuit(
     named |= {high for low, high in picture.links if low in named and picture.nodes[high].kind != PORT}
     _draw_links(ax, picture)
     _draw_edges(ax, picture, strongest, named)
-    _draw_nodes(ax, picture, named)
+    _draw_nodes(ax, picture, named, names or {})
     _draw_ends(ax, ends)
     text = sentence(found) if title is None else title
     if text:
@@ -212,20 +214,20 @@ def _curve(picture: CircuitPicture, ribbon: CircuitRibbon, is_named: bool) -> li
 # ---- nodes and words -------------------------------------------------------------------------------------------------
 
 
-def _draw_nodes(ax: Axes, picture: CircuitPicture, named: set[int]) -> None:
+def _draw_nodes(ax: Axes, picture: CircuitPicture, named: set[int], names: Mapping[str, str]) -> None:
     """Named nodes as boxes in the colour of their share, others as dots, ports as rings."""
     points = float(np.clip(72 * _row_inches(picture) * 0.3, 4.5, 7.0))
     limit = max(abs(node.share) for node in picture.nodes) or 1.0
     for n, node in enumerate(picture.nodes):
         colour, dark = _face(node, limit)
-        if node.kind == PORT or n not in named:
+        if node.kind == PORT or (n not in named and node.name not in names):
             size, face = (3.0, "white") if node.kind == PORT else (3.5 + 3.0 * abs(node.share) / limit, colour)
             ax.plot(node.x, node.y, "o", markersize=size, markerfacecolor=face, markeredgecolor="#777777",
                     markeredgewidth=0.7, zorder=3, gid=f"node {n}")  # fmt: skip
             continue
         ax.text(
-            node.x, node.y, node.text, ha="center", va="center", fontsize=points, parse_math=False, zorder=4,
-            color="white" if dark else INK, gid=f"node {n}",
+            node.x, node.y, names.get(node.name, node.text), ha="center", va="center", fontsize=points, zorder=4,
+            parse_math=False, color="white" if dark else INK, gid=f"node {n}",
             bbox={"boxstyle": "round,pad=0.28,rounding_size=0.25", "facecolor": colour, "edgecolor": "#777777",
                   "linewidth": 0.6},
         )  # fmt: skip

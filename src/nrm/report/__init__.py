@@ -8,6 +8,7 @@ from nrm.report.circuits import CircuitReport, CircuitView, circuit_report as ci
 from nrm.report.columns import BY as BY, Pick as Pick, read_partitions as read_partitions
 from nrm.report.examples import References as References
 from nrm.report.health import health as health
+from nrm.report.names import name_node, names_file as names_file, node_names
 from nrm.report.page import (
     ASSETS as ASSETS,
     COLOURS as COLOURS,
@@ -18,4 +19,4 @@ from nrm.report.page import (
 from nrm.report.regions import read_numbers as read_numbers
 from nrm.report.view import EFFORT as EFFORT, NODES as NODES, View
 
-__all__ = ["CircuitReport", "CircuitView", "Report", "View"]
+__all__ = ["CircuitReport", "CircuitView", "Report", "View", "name_node", "node_names"]

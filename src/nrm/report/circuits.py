@@ -10,17 +10,19 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
 from nrm._version import __version__
 from nrm.errors import NrmError, NrmWarning, QuestionError
-from nrm.evaluate import Patched, patch as patch_circuits, patch_nodes
+from nrm.evaluate import patch as patch_circuits, patch_nodes
 from nrm.jobs import CircuitJob, TaskCircuit
 from nrm.largest import largest
-from nrm.measure import SATURATED, Circuit, Measure, find_circuit
+from nrm.measure import SATURATED, Circuit, Measure, find_circuit, node_name
 from nrm.plot import CircuitPicture, lay_out_circuit
+from nrm.report.names import node_names
 from nrm.report.page import Report, circuit_page
 from nrm.tasks import Pairs
 
@@ -51,6 +53,9 @@ class CircuitView:
         self._model, self._pairs, self._labels, self._title = model, pairs, labels, title
         self._sizes, self._patch, self._batch, self._options = sizes, patch, batch_size, options
 
+    def __repr__(self) -> str:
+        return f"a view of a circuit of {len(self.circuit)} edges"
+
     def _refuse(self, model: Any, pairs: Any, sizes: int, patch: bool) -> None:
         if not len(self.circuit):
             raise QuestionError("the circuit is empty", got="no edge", expected="at least one edge")
@@ -73,11 +78,12 @@ class CircuitView:
 
     def whole(self) -> Page:
         """All of it."""
-        circuits = self.nested()
+        circuits = self.nested
         largest_one = circuits[-1]
         picture = lay_out_circuit(largest_one, self._labels)
         number = {ribbon.at: n for n, ribbon in enumerate(picture.ribbons)}
-        measured = self._measured(circuits)
+        every = range(len(circuits))
+        measured: Sequence[float | None] = self.measured(every) if self._patch else [None] * len(circuits)
         steps = [_step(one, number) | {"f": f} for one, f in zip(circuits, measured, strict=True)]
         biased = any(writer.kind == "constant" for writer in largest_one.writers)
         return {
@@ -88,9 +94,12 @@ class CircuitView:
             "columns": [list(c) for c in picture.columns], "rows": [list(r) for r in picture.rows],
             "width": picture.width, "height": picture.height, "steps": steps,
             "tokens": None if self._labels is None else [str(text) for text in self._labels],
-            "patched": self._nodes(largest_one), "chains": _chains(self.circuit, picture), "facts": self._facts(),
+            "patched": self.patched() if self._patch else {},
+            "names": node_names(largest_one) if largest_one.model else {},
+            "chains": _chains(self.circuit, picture), "facts": self._facts(),
         }  # fmt: skip
 
+    @cached_property
     def nested(self) -> list[Circuit]:
         """Circuits of growing size, each a part of the next, the whole at the end."""
         find = self._finder()
@@ -115,27 +124,32 @@ class CircuitView:
         R, along = self._model, self.circuit.inside.ndim > 2
         return lambda marks: R.circuit(edges=marks, positions=along)
 
-    def _measured(self, circuits: Sequence[Circuit]) -> list[float | None]:
-        if not self._patch or self._model is None:
-            return [None] * len(circuits)
-        found: list[Patched] = list(patch_circuits(self._model, list(circuits), self._pairs, **self._more).circuits)
-        return [one.f for one in found]
+    def measured(self, sizes: Sequence[int]) -> list[float]:
+        """How much of the difference comes back with circuits of some sizes, the smallest first: the network is run."""
+        chosen = [self.nested[n] for n in sizes]
+        return list(patch_circuits(self._network, chosen, self._pairs, **self._more).f)
 
-    @property
-    def _more(self) -> dict[str, Any]:
-        return {"batch_size": self._batch, **self._options} if isinstance(self._model, nn.Module) else {}
-
-    def _nodes(self, circuit: Circuit) -> dict[str, Page] | None:
-        """What is lost when single nodes are taken from the reference."""
-        if not self._patch or self._model is None:
-            return None
-        known = {str(w) for w in circuit.writers if w.kind != "constant"}
-        names = [name for name in circuit.nodes if name in known]
-        found = patch_nodes(self._model, self._pairs, nodes=names, **self._more)
+    def patched(self, nodes: Sequence[str] | None = None) -> dict[str, Page]:
+        """What is lost when single nodes are taken from the reference; all of the circuit if none are named."""
+        known = {node_name(w) for w in self.circuit.writers if w.kind != "constant"}
+        names = [name for name in (self.nested[-1].nodes if nodes is None else nodes) if name in known]
+        if not names:
+            raise QuestionError("no node that can be patched", got=", ".join(nodes or ["none"])[:200])
+        found = patch_nodes(self._network, self._pairs, nodes=names, **self._more)
         return {
             name: {"effect": float(effect), "relevance": float(share)}
             for name, effect, share in zip(found.nodes, found.effect, found.relevance, strict=True)
         }
+
+    @property
+    def _network(self) -> Measure | nn.Module:
+        if self._model is None:
+            raise QuestionError("a circuit is patched in its network", got="a circuit alone", expected="its measure")
+        return self._model
+
+    @property
+    def _more(self) -> dict[str, Any]:
+        return {"batch_size": self._batch, **self._options} if isinstance(self._model, nn.Module) else {}
 
     def _facts(self) -> list[str]:
         """What a reader of the page has to know."""

@@ -17,7 +17,7 @@ from nrm.plot import ABOVE, BELOW
 
 STATIC = files("nrm.report") / "static"
 VENDOR = ("d3-array", "d3-path", "d3-shape", "d3-sankey")
-MODULES = ("numbers", "heat", "flow", "panels", "export", "formula", "server", "app")
+MODULES = ("numbers", "heat", "flow", "panels", "export", "formula", "server", "circuit", "circuitpanel", "app")
 COLOURS = {"above": list(ABOVE), "below": list(BELOW)}
 CIRCUIT = ("numbers", "heat", "export", "circuit", "circuitpage")
 """The modules of the page of a circuit."""
@@ -55,7 +55,7 @@ def as_json(data: Any) -> str:
 
 def whole_page(view: dict[str, Any]) -> str:
     """A page that needs nothing else: the view, the scripts and the styles are inside, and nothing else may run."""
-    return _single(view, "page.html", bundle(), read_asset("style.css"))
+    return _single(view, "page.html", bundle(), read_asset("style.css") + read_asset("circuit.css"))
 
 
 def circuit_page(view: dict[str, Any]) -> str:
@@ -80,10 +80,9 @@ def _single(view: dict[str, Any], page: str, script: str, style: str) -> str:
 def linked_page() -> str:
     """The page of the explorer, whose scripts and styles are files of the server."""
     vendor = "".join(f'<script src="static/vendor/{name}.min.js"></script>' for name in VENDOR)
-    return _fill(
-        "page.html", policy="", style='<link rel="stylesheet" href="static/style.css">', data="",
-        scripts=vendor + '<script type="module" src="static/app.js"></script>',
-    )  # fmt: skip
+    style = "".join(f'<link rel="stylesheet" href="static/{name}.css">' for name in ("style", "circuit"))
+    scripts = vendor + '<script type="module" src="static/app.js"></script>'
+    return _fill("page.html", policy="", style=style, data="", scripts=scripts)
 
 
 def _fill(page: str, **parts: str) -> str:

@@ -5,11 +5,12 @@ import { cover, el, percent, readMap } from "./numbers.js";
 import { drawAlternatives, drawComparison, drawDecision, drawExamples, drawFlows, drawHealth, drawLayers, drawSelection, nearShares } from "./panels.js";
 import { saveAll } from "./export.js";
 import { formulaBar } from "./formula.js";
+import { circuitPanel } from "./circuitpanel.js";
 import { connect } from "./server.js";
 
 const at = (id) => document.getElementById(id);
 // What is chosen are nodes, "column:node": any of those of one column, and all columns that have one.
-const state = { view: null, chosen: new Set(), coverage: 1, strength: 0.8, selection: null, known: new Map(), colour: null, server: null, bar: null, asked: 0 };
+const state = { view: null, chosen: new Set(), coverage: 1, strength: 0.8, selection: null, known: new Map(), colour: null, server: null, bar: null, panel: null, asked: 0 };
 
 // ---- what is in the address, so that it can be passed on
 
@@ -167,6 +168,7 @@ function receive(part, begins) {
     state.view = part;
     state.known.clear();
     state.bar?.arrived(part);
+    state.panel?.arrived(part);
     if (part.colours) { state.colour = makeColour(part.colours); drawLegend(); }
   } else if (part.table) {
     state.view.tables[part.table.at] = part.table.rows;
@@ -209,19 +211,20 @@ function begin() {
   at("exports").replaceChildren(...["PNG", "SVG", "CSV", "JSON"].map((kind) =>
     el("button", { type: "button", onclick: () => takeAway(kind) }, kind)));
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") { state.bar?.clear(); choose([]); }
+    if (event.key === "Escape") { state.bar?.clear(); state.panel?.clear(); choose([]); }
     if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) return;
     if (event.key === "d") at("theme").click();
     if (event.key === "/" && state.server) { event.preventDefault(); at("ask").focus(); }
   });
   let waiting = 0;
-  addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(draw, 120); });
+  addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => { draw(); state.panel?.draw(); }, 120); });
   const words = readAddress();
   const inside = at("view");
   if (inside) receive(JSON.parse(inside.textContent), true);
   else {
     const now = { nodes, view: () => state.view, draw, price: (text, sets) => state.server.price(text, sets) };
     state.bar = formulaBar(at("formula"), at("picture"), words, now, ask);
+    state.panel = circuitPanel(at("circuit"), () => state.server);
     state.server = connect(words, receive, () => choose([]));
     addEventListener("hashchange", () => { state.server.follow(readAddress()); if (state.view) refresh(); });
   }

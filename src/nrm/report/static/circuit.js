@@ -1,4 +1,5 @@
 // A circuit: layers from the bottom up, tokens or heads from left to right, edges as wide as what flows in them.
+import { asSvg, save } from "./export.js";
 import { el, percent, svg } from "./numbers.js";
 
 const COLUMN = [46, 116], MARGIN = { left: 66, right: 24, top: 26, bottom: 34 };
@@ -156,10 +157,20 @@ export function drawCircuitChoice(box, view, state, act) {
     node.kind === "port" || node.kind === "logits" || node.kind === "embedding" ? null : naming,
     el("p", {}, el("b", {}, percent(own.share)), node.kind === "port" ? ` of the ${view.what} is read here, for ${heads.map((n) => circuitName(view, n, state.names)).join(", ")}` : ` of the ${view.what} flows through it inside this circuit`),
     patched ? el("p", { class: "patched" }, el("b", {}, percent(patched.effect)), ` of it is lost when the node alone is taken from the reference (measured); ${percent(patched.relevance)} predicted`) : null,
+    !patched && act.patch && !["port", "logits", "embedding"].includes(node.kind) ? el("button", { type: "button", id: "circuit-patch", onclick: () => act.patch(node.name) }, "what if it is patched?") : null,
     reads.length ? el("div", {}, el("h2", {}, "It reads"), el("ul", { class: "given" }, ...reads)) : null,
     edgeList(view, step, ([, high]) => high === state.node || ports.includes(high), state.names, act, "in"),
     edgeList(view, step, ([low]) => low === state.node, state.names, act, "out"),
+    attentionList(view, view.attention?.[node.name]),
   ].filter(Boolean));
+}
+
+// From token to token: what a head moves, the largest shares first.
+function attentionList(view, rows) {
+  if (!rows) return null;
+  const word = (i) => (view.tokens ? `“${view.tokens[i].trim()}”` : `position ${i}`);
+  return el("div", {}, el("h2", {}, "Its attention"), el("ul", { class: "cedges" }, ...rows.map(({ query, key, share }) =>
+    el("li", {}, el("span", {}, `${word(key)} → ${word(query)}`), el("span"), el("b", { class: share < 0 ? "against" : "for" }, percent(share))))));
 }
 
 // ---- sizes
@@ -190,4 +201,20 @@ export function drawCircuitCurve(box, view, state, act) {
 export function circuitSentence(view, step) {
   const count = step.edges.length, format = (n) => n.toLocaleString("en");
   return `${format(count)} of ${format(view.possible)} edges ${count === 1 ? "carries" : "carry"} ${percent(step.mass)} of the ${view.what}${step.f === null ? "" : `; patching measures ${percent(step.f)}`}`;
+}
+
+// What can be taken away: the picture that a box has, on the ground of the page, or the numbers behind it.
+export async function saveCircuit(kind, box, data) {
+  const picture = box.querySelector("svg");
+  if (kind === "JSON") save("circuit.json", new Blob([JSON.stringify(data)], { type: "application/json" }));
+  if (kind === "SVG") save("circuit.svg", new Blob([asSvg(picture)], { type: "image/svg+xml" }));
+  if (kind !== "PNG") return;
+  const { width, height } = picture.viewBox.baseVal, image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(asSvg(picture, width, height))}`;
+  await image.decode();
+  const canvas = el("canvas", { width: 2 * width, height: 2 * height }), context = canvas.getContext("2d");
+  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--card");
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.drawImage(image, 0, 0, canvas.width, canvas.height);
+  canvas.toBlob((blob) => save("circuit.png", blob));
 }

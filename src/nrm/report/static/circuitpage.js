@@ -1,6 +1,5 @@
 // The page of a circuit: a slider for its size, nodes that can be asked and named, and what can be taken away.
-import { circuitName, circuitSentence, circuitShares, drawCircuit, drawCircuitChoice, drawCircuitCurve } from "./circuit.js";
-import { asSvg, save } from "./export.js";
+import { circuitName, circuitSentence, circuitShares, drawCircuit, drawCircuitChoice, drawCircuitCurve, saveCircuit } from "./circuit.js";
 import { el, percent } from "./numbers.js";
 
 const part = (id) => document.getElementById(id);
@@ -9,14 +8,17 @@ let circuit = null;
 
 const home = () => `nrm-names-${circuit.model}`;
 
-// Names belong to the model: another page of the same network has them too.
+// Names belong to the model: another page of the same network has them too. Those that the page came with are kept by an
+// empty name from coming back.
 function readNames() {
-  try { return Object.fromEntries(Object.entries(JSON.parse(localStorage.getItem(home()) ?? "{}")).filter(([, name]) => typeof name === "string")); }
-  catch { return {}; } // a page without storage
+  let own = {};
+  try { own = Object.fromEntries(Object.entries(JSON.parse(localStorage.getItem(home()) ?? "{}")).filter(([, name]) => typeof name === "string")); }
+  catch { /* a page without storage */ }
+  return Object.fromEntries(Object.entries({ ...circuit.names, ...own }).filter(([, name]) => name));
 }
 
 function keepNames() {
-  try { localStorage.setItem(home(), JSON.stringify(shown.names)); } catch { /* a page without storage */ }
+  try { localStorage.setItem(home(), JSON.stringify({ ...Object.fromEntries(Object.keys(circuit.names).map((node) => [node, ""])), ...shown.names })); } catch { /* a page without storage */ }
 }
 
 const acts = {
@@ -69,21 +71,6 @@ function drawFacts() {
   part("legend").replaceChildren(el("span", { class: "for" }, "for"), el("span", { class: "against" }, "against"), el("span", {}, "a head is entered by queries at its left, keys in the middle, values at its right; rings are keys and values that heads share or read elsewhere"));
 }
 
-async function takeCircuit(kind) {
-  const picture = document.querySelector("#network svg");
-  if (kind === "JSON") save("circuit.json", new Blob([JSON.stringify({ ...circuit, names: shown.names, shown: shown.step })], { type: "application/json" }));
-  if (kind === "SVG") save("circuit.svg", new Blob([asSvg(picture)], { type: "image/svg+xml" }));
-  if (kind !== "PNG") return;
-  const { width, height } = picture.viewBox.baseVal, image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(asSvg(picture, width, height))}`;
-  await image.decode();
-  const canvas = el("canvas", { width: 2 * width, height: 2 * height }), context = canvas.getContext("2d");
-  context.fillStyle = getComputedStyle(document.querySelector(".stage")).backgroundColor;
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  context.drawImage(image, 0, 0, canvas.width, canvas.height);
-  canvas.toBlob((blob) => save("circuit.png", blob));
-}
-
 function beginCircuit() {
   let theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   try { theme = localStorage.getItem("nrm-theme") ?? theme; } catch { /* a page without storage */ }
@@ -105,7 +92,7 @@ function beginCircuit() {
   part("size").disabled = last === 0;
   part("size").addEventListener("input", (event) => acts.size(Number(event.target.value)));
   part("clear").addEventListener("click", () => acts.choose(null));
-  part("exports").replaceChildren(...["PNG", "SVG", "JSON"].map((kind) => el("button", { type: "button", onclick: () => takeCircuit(kind) }, kind)));
+  part("exports").replaceChildren(...["PNG", "SVG", "JSON"].map((kind) => el("button", { type: "button", onclick: () => saveCircuit(kind, part("network"), { ...circuit, names: shown.names, shown: shown.step }) }, kind)));
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") acts.choose(null);
     if (event.key === "d" && !event.ctrlKey && !event.metaKey && !event.altKey && !/INPUT/.test(event.target.tagName)) part("theme").click();

@@ -215,6 +215,15 @@ export function connect(words, receive, clear) {
       now.asked = job;
       try { await follow(job, take); } finally { if (!now.job) hide(); }
     },
+    // The circuit of the view, and what is asked about it; returns the number of the job.
+    async circuit(what, question, take) {
+      this.forget();
+      const { job } = await post(`api/circuits/${what}`, { ...question, view: now.view });
+      now.asked = job;
+      try { await follow(job, take); } finally { if (!now.job) hide(); }
+      return job;
+    },
+    name: (question) => post("api/names", question),
     // What a formula would cost.
     async price(text, sets) {
       const { job } = await post("api/formulas", { view: now.view, text, sets, price: true });

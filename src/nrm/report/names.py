@@ -1,0 +1,90 @@
+"""Names that people give to nodes of a network. They belong to the model, and come back whenever it is looked at.
+
+They are kept by the digest of its weights, one small file for each model, in the folder for data of this user:
+``$NRM_HOME/names``, or ``nrm/names`` where the system keeps such data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from nrm.errors import QuestionError, ResultFileError
+from nrm.files import write_text
+from nrm.measure import Circuit, Measure, model_digest
+
+SCHEMA = 1
+LONGEST, MOST = 60, 2000
+"""Letters of a name, and names of a model."""
+
+
+def node_names(of: Circuit | Measure | nn.Module | str) -> dict[str, str]:
+    """The names that nodes of a model were given, such as ``{"model.layers.23.self_attn.head(3)": "mover"}``.
+
+    Args:
+        of: the model, a measure or a circuit of it, or the digest of its weights.
+
+    >>> node_names("no such model")
+    {}
+    """
+    digest = _digest(of)
+    file = names_file(digest)
+    if not file.is_file():
+        return {}
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        if facts["schema"] != SCHEMA:
+            raise ValueError(f"schema {facts['schema']!r}")
+        return {str(node): str(name) for node, name in facts["names"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ResultFileError(
+            "the names of nodes cannot be read", where=os.fspath(file), got=f"{type(problem).__name__}: {problem}",
+            hint="mend the file, or remove it",
+        ) from None  # fmt: skip
+
+
+def name_node(of: Circuit | Measure | nn.Module | str, node: str, name: str) -> dict[str, str]:
+    """Gives a node of a model a name, or takes it away where the name is empty; returns all names of the model."""
+    digest, name = _digest(of), name.strip()
+    if not digest:
+        raise QuestionError("names belong to a model", got="a circuit that does not say of which model it is")
+    if len(name) > LONGEST or not name.isprintable():
+        raise QuestionError("not a name", got=repr(name)[:80], expected=f"at most {LONGEST} letters")
+    names = {**node_names(digest), node: name}
+    names = {one: given for one, given in names.items() if given}
+    if len(names) > MOST:
+        raise QuestionError("too many names", got=str(len(names)), expected=f"at most {MOST} of one model")
+    file = names_file(digest)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps({"schema": SCHEMA, "model": digest, "names": names}, indent=1, ensure_ascii=False))
+    return names
+
+
+def names_file(digest: str) -> Path:
+    """Where the names of a model are kept."""
+    return _home() / "names" / f"{''.join(c if c.isalnum() else '-' for c in digest)}.json"
+
+
+def _home() -> Path:
+    """The folder for what this user keeps with nrm."""
+    given = os.environ.get("NRM_HOME")
+    if given:
+        return Path(given)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "nrm"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "nrm"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "nrm"
+
+
+def _digest(of: Any) -> str:
+    if isinstance(of, str):
+        return of
+    if isinstance(of, Circuit):
+        return of.model
+    return model_digest(of) if isinstance(of, nn.Module) else str(of.inner.origin.digest())

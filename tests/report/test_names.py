@@ -1,0 +1,63 @@
+"""Names of nodes belong to a model, and come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import nrm
+from laws.test_direct import measured
+from nrm.errors import QuestionError, ResultFileError
+from nrm.report import name_node, names_file, node_names
+
+pytestmark = pytest.mark.filterwarnings("ignore:the predicted mass of this circuit")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NRM_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_names_are_those_of_a_model(home: Path) -> None:
+    R = measured("before", "contrast", seed=0)
+    circuit, model = R.circuit(top=5), R.inner.origin.model
+    node = circuit.nodes[1]
+    assert node_names(model) == {}
+    assert name_node(circuit, node, " mover ") == {node: "mover"}
+    assert node_names(model) == node_names(R) == node_names(circuit) == node_names(circuit.model) == {node: "mover"}
+    assert [path.parent.parent for path in home.rglob("*.json")] == [home]
+    assert node_names(nn.Linear(2, 2)) == {}
+    assert circuit.report().view["names"] == {node: "mover"}
+    assert name_node(R, node, "") == {}
+    assert node_names(R) == {}
+
+
+def test_the_folder_is_where_the_system_keeps_such_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NRM_HOME")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert names_file("abc/../x") == tmp_path / "data" / "nrm" / "names" / "abc----x.json"
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert names_file("a").parent.parent == tmp_path / "local" / "nrm"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert "Application Support" in str(names_file("a"))
+
+
+def test_bad_names_and_files_are_said() -> None:
+    for name in ("x" * 61, "two\nlines"):
+        with pytest.raises(QuestionError, match="not a name"):
+            name_node("digest", "node", name)
+    circuit = measured("before", "contrast", seed=0).circuit(top=5)
+    nameless = nrm.Circuit.from_mib(circuit.to_mib(), measured("before", "contrast", seed=0).direct())
+    with pytest.raises(QuestionError, match="does not say of which model"):
+        name_node(nameless, "node", "name")
+    file = names_file("digest")
+    name_node("digest", "node", "name")
+    for text in ("[", "[]", '{"schema": 7, "names": {}}', '{"schema": 1, "names": [1]}'):
+        file.write_text(text)
+        with pytest.raises(ResultFileError, match=r"digest\.json"):
+            node_names("digest")
