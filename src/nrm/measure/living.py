@@ -40,23 +40,32 @@ class LivingEdges:
 
     def _thinned(self, inside: Tensor, number: int, order: Tensor) -> Tensor:
         """What is left of the first ways that come to life, if they are more than wanted at once."""
-        for at in order.flip(0).tolist():
+        ranks = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        waiting = [sorted(inside.flatten().nonzero()[:, 0].tolist(), key=ranks.tolist().__getitem__)]
+        while waiting:  # the last edges first, many at once where they can all go
             if int(inside.sum()) <= number:
                 return inside
-            if bool(inside.flatten()[at]):
-                without = inside.flatten().clone()
-                without[at] = False
-                fewer = self.of(without.view(inside.shape))
-                inside = fewer if bool(fewer.any()) else inside
+            some = [at for at in waiting.pop() if bool(inside.flatten()[at])]
+            fewer = self.of(inside & ~self._marks(some))
+            if bool(fewer.any()) and (len(some) == 1 or int(fewer.sum()) > number):
+                inside = fewer
+            elif len(some) > 1:
+                waiting += [some[: len(some) // 2], some[len(some) // 2 :]]
+        if int(inside.sum()) <= number:
+            return inside
         straight = self.exists & (self._begins.bool()[:, None] & self._ends.bool()[None]).view(
             *self.exists.shape[:2], *(1,) * (self.exists.ndim - 2)
         )
         at = next(at for at in order.tolist() if bool(straight.flatten()[at]))  # one edge is a way as well
-        return torch.zeros_like(self.exists).flatten().index_fill(0, order.new_tensor([at]), True).view(inside.shape)
+        return self._marks([at])
 
     def _prefix(self, order: Tensor, number: int) -> Tensor:
-        marks = torch.zeros_like(self.exists).flatten().index_fill(0, order[:number], True)
-        return marks.view(self.exists.shape) & self.exists
+        return self._marks(order[:number]) & self.exists
+
+    def _marks(self, places: Tensor | list[int]) -> Tensor:
+        """Some places of the table, marked."""
+        at = torch.as_tensor(places, dtype=torch.long, device=self.exists.device)
+        return torch.zeros_like(self.exists).flatten().index_fill(0, at, True).view(self.exists.shape)
 
     def of(self, inside: Tensor) -> Tensor:
         """The edges that lie on a way from where walks begin to the output, by other edges that are inside."""
