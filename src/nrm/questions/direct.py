@@ -114,7 +114,7 @@ TOGETHER = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Meeting:
+class Encounter:
     """Writers at one crossing and the densities that they meet there, of readers above: numbers of rows and columns."""
 
     at: int
@@ -147,7 +147,7 @@ class DirectRoute:
         total = like.new_zeros(self.network.tape.batch, len(writers), len(readers), *axes)
         groups, columns = at_one_site(writers), _at_one_crossing(readers)
         self.sent, live, room = [], list[list[int]](), None
-        waiting: list[Meeting] = []
+        waiting: list[Encounter] = []
         for at in reversed(range(len(self.stream.crossings))):
             sent = columns.get(at) and self._sent_by([readers[r] for r in columns[at]])
             if sent:
@@ -158,7 +158,7 @@ class DirectRoute:
                 if writers[rows[0]].crossing == at:
                     amounts = self.amounts([writers[w] for w in rows])
                     for some, arrivals in zip(live, self.sent, strict=True):
-                        meeting = Meeting(at, rows, some, arrivals, amounts)
+                        meeting = Encounter(at, rows, some, arrivals, amounts)
                         if not self._may_wait(waiting, meeting):
                             self._meet(waiting, total, positions)
                         waiting.append(meeting)
@@ -167,7 +167,7 @@ class DirectRoute:
         self._meet(waiting, total, positions)
         return total
 
-    def _may_wait(self, waiting: Sequence[Meeting], last: Meeting) -> bool:
+    def _may_wait(self, waiting: Sequence[Encounter], last: Encounter) -> bool:
         """Whether one product is for these writers and more: they meet the same densities, of some more readers."""
         if not waiting:
             return True
@@ -178,7 +178,7 @@ class DirectRoute:
             return False
         return waiting[-1].some[-1] == last.some[-1] and _end_of(above) == _end_of(below)
 
-    def _meet(self, waiting: list[Meeting], total: Tensor, positions: bool) -> None:
+    def _meet(self, waiting: list[Encounter], total: Tensor, positions: bool) -> None:
         """The products of all that wait, with the densities that the last one meets: its readers are theirs, too."""
         if not waiting:
             return
