@@ -2,7 +2,14 @@
 
 from nrm.evaluate.baselines import METHODS, scores
 from nrm.evaluate.comparison import Agreement, Comparison, compare
-from nrm.evaluate.edge_scores import EDGE_METHODS, EdgeScores, edge_scores
+from nrm.evaluate.edge_scores import (
+    CLEAN as CLEAN,
+    CONTRAST as CONTRAST,
+    EDGE_METHODS,
+    GRADIENTS as GRADIENTS,
+    EdgeScores,
+    edge_scores,
+)
 from nrm.evaluate.intervention import contribution, each, occlusion, remove
 from nrm.evaluate.patched import SIZES as SIZES, CircuitCurve, Patched, PatchedNodes, area as area
 from nrm.evaluate.patching import patch, patch_nodes, patched_shares as patched_shares

@@ -103,7 +103,7 @@ class GIM(HeldNorms):
 
 
 def scaled(x: Tensor, share: float) -> Tensor:
-    """The same value, of which gradients see a part."""
+    """A value of which gradients see a part."""
     return x.detach() + share * (x - x.detach())
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from nrm.evaluate import EDGE_METHODS, SIZES, area, pearson
-from nrm.evaluate.edge_scores import CONTRAST, GRADIENTS
+from nrm.evaluate import CONTRAST, EDGE_METHODS, GRADIENTS, SIZES, area, pearson
 from nrm.reproduce.circuit_tasks import JUDGED, SCORED, CircuitTask
 from nrm.reproduce.experiment import Outcome
 from nrm.reproduce.store import ExperimentFolder, Tensors

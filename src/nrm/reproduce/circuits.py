@@ -12,8 +12,18 @@ from typing import Any
 
 import torch
 
-from nrm.evaluate import EDGE_METHODS, SIZES, EdgeScores, edge_scores, patch, patch_nodes, patched_shares
-from nrm.evaluate.edge_scores import CLEAN, CONTRAST, GRADIENTS
+from nrm.evaluate import (
+    CLEAN,
+    CONTRAST,
+    EDGE_METHODS,
+    GRADIENTS,
+    SIZES,
+    EdgeScores,
+    edge_scores,
+    patch,
+    patch_nodes,
+    patched_shares,
+)
 from nrm.measure import Circuit, CircuitFinder, CircuitPart, Measure, measure
 from nrm.reproduce.circuit_rows import COMPARED, FEW, MASS, PEERS, PREDICTED, SIGNED, key_of, outcome_of
 from nrm.reproduce.circuit_tasks import SCORED, CircuitTask, circuit_tasks
