@@ -13,7 +13,7 @@ from torch.nn import Parameter
 
 def tensors_in(value: Any) -> list[Tensor]:
     """Every tensor inside nested tuples, lists, dicts and dataclasses."""
-    if type(value) is Tensor:
+    if type(value) in TENSORS:
         return [value]
     found: list[Tensor] = []
     _collect(value, found)
@@ -22,20 +22,28 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, slice, torch.Size}
 """Types of arguments without tensors inside."""
+PARTS = {tuple, list, dict}
+"""Types of arguments that are made of others."""
+TENSORS = {Tensor, Parameter}
+"""Types of tensors, but for those made from them."""
 
 
 def _collect(value: Any, found: list[Tensor]) -> None:
-    if isinstance(value, Tensor):
+    kind = type(value)
+    if kind in PARTS:
+        for one in value.values() if kind is dict else value:
+            inner = type(one)
+            if inner in TENSORS:  # most are, and every call of the model comes by several times
+                found.append(one)
+            elif inner not in PLAIN and (inner is not dict or one):
+                _collect(one, found)
+    elif isinstance(value, Tensor):
         found.append(value)
+    elif kind in PLAIN:
+        return
     elif isinstance(value, list | tuple):
         for one in value:
-            kind = type(one)
-            if kind is Tensor or kind is Parameter:  # most are, and every call of the model comes by several times
-                found.append(one)
-            elif kind not in PLAIN and (kind is not dict or one):
-                _collect(one, found)
-    elif type(value) in PLAIN:
-        return
+            _collect(one, found)
     elif isinstance(value, dict) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
         for key in value.keys():  # noqa: SIM118
             _collect(value[key], found)
