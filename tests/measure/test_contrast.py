@@ -129,7 +129,9 @@ def test_several_references_are_averaged_and_have_intervals(model: nn.Module) ->
     assert low.shape == high.shape == (2, 4)
     assert bool((low <= high).all())
     assert R.each_reference(R.input).shape == (6, 2, 4)
-    assert "references" in repr(R)
+    here, there, gap = (float(t[0]) for t in (R.here, R.there, R.value))
+    assert f"{here:.4g} - {there:.4g} = {gap:.4g}" in repr(R)
+    assert "less the references' mean" in repr(R)
     assert len(R.check(strict=False)) == 6
     assert R.table(R.input).tensors["relevance"].shape == (2, 4)
     assert [tuple(heat.shape) for _, heat in R.each(R["1"].channels[:2], R.input)] == [(2, 4), (2, 4)]

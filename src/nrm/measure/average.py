@@ -325,11 +325,15 @@ class Average:
 
     def _rows(self) -> FactRows:
         inner = self._first.inner
-        shown = ", ".join(f"{v:.4g}" for v in self.value[:4].tolist())
+        first = zip(self.here[:4].tolist(), self.there[:4].tolist(), self.value[:4].tolist(), strict=True)
+        shown = "; ".join(f"{here:.4g} - {there:.4g} = {gap:.4g}" for here, there, gap in first)
         return [
             ("samples", str(len(self))),
             ("references", str(len(self.contrasts))),
             ("explains", outputs_text(inner.target, inner.names, self.samples)),
-            ("mean difference", shown + (" ..." if len(self) > 4 else "")),
+            (
+                "difference",
+                f"{shown}{' ...' if len(self) > 4 else ''}, the output here less the references' mean",
+            ),
             ("options", options_text(inner.network)),
         ]
