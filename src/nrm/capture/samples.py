@@ -79,7 +79,7 @@ def settle(node: Node, nodes: Sequence[Node], batch: int) -> None:
 
 
 def complete(nodes: Sequence[Node]) -> None:
-    """Entries that are nobody's when they are made belong to the samples of the entries they enter later.
+    """Gives entries without a sample, such as new zeros, the samples of the entries that they enter later.
 
     Rows of a buffer that is filled piece by piece are such entries: some belong to a sample from the second piece on.
     """
@@ -277,7 +277,7 @@ def _reduced(map: Reduce, code: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _scattered(map: Scatter, code: Tensor, shape: torch.Size) -> Tensor:
-    """Codes that meet at a place: one if they are all the same, nobody's where none arrives."""
+    """The sample of every place that entries are added at: none where none arrives, mixed where several do."""
     flat, nobody = code.reshape(-1), torch.full((shape.numel(),), _NOBODY, dtype=torch.long, device=code.device)
     high = nobody.scatter_reduce(0, map.index, flat, "amax", include_self=False)
     low = nobody.scatter_reduce(

@@ -186,7 +186,7 @@ def draw_sheet(
 
 
 def _refuse(store: Path | None, sheet: Path | None, blocks: int) -> None:
-    """Complains about what cannot be, before anything is computed."""
+    """Refuses stores, contact sheets and numbers of blocks that would fail after hours of work."""
     if store is not None and store.exists() and not store.is_dir():
         raise InputError("there is a file in the place of the store", got=str(store), expected="a folder")
     if sheet is not None and (sheet.suffix.lower() not in PICTURES or not sheet.absolute().parent.is_dir()):

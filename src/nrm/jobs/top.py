@@ -156,7 +156,7 @@ class BestSamples:
 
     @property
     def cut(self) -> float:
-        """That of :meth:`top`."""
+        """No row that is missing for want of room has a larger score than this, among all that came so far."""
         return _cut(self.rows().score, self.bound, self.left)
 
     def _wait(self, rows: BlockRows) -> None:

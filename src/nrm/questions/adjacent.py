@@ -34,6 +34,7 @@ def contractible(network: Network, upper: Stop, lower: Stop) -> list[int] | None
     found = []
     for i in sorted(route - {low.node}):
         node = nodes[i]
+        # The walk with most mixing steps counts. One without, by a skip, stays in its channel: the table's diagonal.
         most = max(passed[j] for j in node.inputs if j in route)
         if mixes_channels(network, node):
             most += 1

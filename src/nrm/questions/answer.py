@@ -73,7 +73,7 @@ class Answerer:
         """
         sides = (live[: len(meeting.above)], live[len(meeting.above) :])
         ups, downs = (list(blocks_in_chunks(side, fits)) for side, fits in zip(sides, meeting.chunk, strict=True))
-        lower, pushed = None, None
+        lower, pushed = None, None  # amounts from below rise once, and meet the densities of all chunks from above
         for down, up in self.progress(itertools.product(downs, ups), len(ups) * len(downs)):
             if down is not pushed:
                 lower, pushed = self._push(meeting.below, down), down
@@ -153,6 +153,7 @@ class Answerer:
     def _arrive(self, above: Sequence[Stop], goal: Stop, up: BlockNumbers) -> Arrivals | None:
         sites = [s.site for s in above] + [goal.site]
         arrivals = arrivals_at(self.network, self._base, sites[0])
+        # Events above the first partition are the same in every chunk, and often in the next question.
         fixed = next((n for n, stop in enumerate(above) if stop.blocks), len(above))
         if fixed:
             key = ("pull", *_key(above[:fixed]), sites[fixed])

@@ -24,6 +24,7 @@ class Messages:
 
     def get(self, key: Hashable, make: Callable[[], Kind]) -> Kind:
         """What is kept under a key, or else made and kept."""
+        # Taken out and put back, so that what was used last is dropped last.
         found = self._kept.pop(key) if key in self._kept else make()
         self._kept[key] = found  # type: ignore[assignment]
         return found  # type: ignore[return-value]

@@ -56,6 +56,7 @@ def passing(
     live: dict[int, Arrivals] = {}
     for i, arrivals in starts.items():
         live.setdefault(i, Arrivals()).add(arrivals)
+    # A step reads only tensors with smaller numbers, so that nothing more can arrive at a tensor when its turn comes.
     for i in range(max(live, default=-1), -1, -1):
         if i not in live:
             continue
@@ -64,7 +65,7 @@ def passing(
             yield i
             continue
         deliveries, drains = network.pull(i, here)
-        for port, relevance in drains.items():
+        for port, relevance in drains.items():  # walks begin there: nothing goes on from a drain
             turn(Site(i, port=port), Arrivals({network.drain(i, port).index: relevance}))
         for to, arrivals in deliveries:
             if route is None or to in route:
@@ -254,6 +255,7 @@ def pull_each(
     def watch(site: Site, here: Arrivals) -> Arrivals | None:
         if site in wanted:
             found.setdefault(site, Arrivals()).add(here)
+        # Behind the lowest goal nobody looks, so that its own step need not be pulled.
         return None if (site == last and stops_there) or site.node not in route else here
 
     for _ in passing(network, starts, watch, route | {goal.node for goal in wanted}):

@@ -79,6 +79,7 @@ class FactorStore:
 
     def parts(self, asked: Factors, map: LinearMap) -> list[FactorPart]:
         """The factors of a step; those of the last calls are kept."""
+        # Maps are compared by identity: the same weights in another step are formed anew.
         slot = (asked.rule, asked.key, map, asked.below.index, asked.is_one, asked.rows is not None)
         if slot not in self._recent:
             weight = getattr(map, "weight", None)

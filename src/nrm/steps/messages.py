@@ -47,7 +47,7 @@ class Arrivals:
 
     def add(self, other: Arrivals) -> None:
         """Joins what arrives by another edge."""
-        for node, rho in other._densities.items():
+        for node, rho in other._densities.items():  # never in place: the base sweep may have kept the first of them
             self._densities[node] = self._densities[node] + rho if node in self._densities else rho
         for node, pieces in other._pieces.items():
             self._pieces.setdefault(node, []).extend(pieces)

@@ -204,7 +204,7 @@ class Network:
             return value.abs() if self.mode else value
         if index not in self._units:
             unit = self._risen(node)
-            if node.readers < 2:
+            if node.readers < 2:  # nobody will ask again
                 return unit
             self._units[index] = unit
         return self._units[index]

@@ -57,7 +57,7 @@ class Sums(Additive):
     # ---- rules -----------------------------------------------------------------------------------------------
 
     def coefficients(self, rules: Assignment, node: Node) -> Sequence[float]:
-        """Those of a product of matrices are the shares of its factors, one for each half."""
+        """The coefficient of every term; of a product of matrices the shares of its factors, one for each half."""
         if node.op.kind == "matmul":
             factors = [rules.tape.nodes[j].inputs[0] for j in node.inputs]
             return product_shares(rules, node, factors, float(len(factors)))
