@@ -301,3 +301,12 @@ def test_edges_together_with_other_events_are_refused(how: str, contrast: bool) 
         ALONE[how](R, R["0.self_attn"].edges)
     hinted = R(R["0.self_attn"].v.position((1, 2)), R.input)
     torch.testing.assert_close(hinted.flatten(1).sum(1), R(R["0.self_attn"].v.position((1, 2))))
+
+
+def test_tables_name_heads_queries_and_keys() -> None:
+    R = measured("sdpa", True)
+    table = R.table(R["one"].edges)
+    assert table.axes["relevance"] == ("sample", "one.edges head", "one.edges query", "one.edges key")
+    torch.testing.assert_close(table.tensors["relevance"], R(R["one"].edges))
+    stack = nrm.stack(R["one"].edges, R["two"].edges)
+    assert R.table(stack).axes["relevance"] == ("sample", str(stack), "head", "query", "key")

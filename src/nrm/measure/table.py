@@ -101,20 +101,27 @@ def question_axes(labels: Mapping[str, Names], places: Places, asked: Sequence[A
     return found
 
 
+EDGES = ("head", "query", "key")
+"""The axes of the edges of attention."""
+
+
 def _axes(labels: Mapping[str, Names], places: Places, partition: Partition) -> list[Axis]:
     text = str(partition)
     if spans_steps(partition):
         steps = steps_of(partition, len(places.steps(partition.layer))).tolist()
         return [Axis(text, len(steps), None if steps == list(range(len(steps))) else tuple(steps))]
     blocks = Blocks.of(places.frame_of(partition.layer), partition)
-    named = names_at(places, labels, partition.layer) if labels and places.attention(partition.layer) is None else None
+    attends = places.attention(partition.layer) is not None
+    named = names_at(places, labels, partition.layer) if labels and not attends else None
+    words = EDGES if attends and len(blocks.shape) == len(EDGES) else None
     axes = []
     for n, size in enumerate(blocks.shape):
         numbers = _numbers(blocks, n)
         # Blocks that were chosen one by one from several axes have one axis for all of them, and names for none.
         straight = blocks.axes is not None and len(blocks.full) == len(blocks.shape)
         own = straight and named is not None and blocks.axes is not None and blocks.axes[n] == named[1]
-        axes.append(Axis(text, size, numbers, _chosen(named[0], numbers) if own and named is not None else None))
+        word = text if words is None else f"{text} {words[n]}"
+        axes.append(Axis(word, size, numbers, _chosen(named[0], numbers) if own and named is not None else None))
     return axes
 
 
@@ -143,7 +150,8 @@ def _stacked(places: Places, stack: Stack) -> list[Axis]:
     edges = edge_shape(places, stack.partitions)
     if edges is not None:
         layers = tuple(str(partition) for partition in stack.partitions)
-        return [Axis(str(stack), len(stack), None, layers), *(Axis("edges", size) for size in edges)]
+        words = EDGES if len(edges) == len(EDGES) else ("edges",) * len(edges)
+        return [Axis(str(stack), len(stack), None, layers), *map(Axis, words, edges)]
     names: list[str] = []
     for partition in stack.partitions:
         blocks = Blocks.of(places.resolve(partition.layer)[1], partition)
