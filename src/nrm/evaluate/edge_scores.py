@@ -19,7 +19,7 @@ from nrm.evaluate.backward import GIM, GradientMethod, RelP, TrueGradient
 from nrm.evaluate.gradients import StreamGradients, Written
 from nrm.evaluate.patched import SIZES
 from nrm.evaluate.patching import PatchedPart, PatchInputs
-from nrm.evaluate.streams import Rerun
+from nrm.evaluate.streams import TapeRun
 from nrm.largest import largest
 from nrm.measure import Circuit, DirectEdges, LivingEdges, Measure, measure, node_name, possible_edges
 from nrm.questions import Site, StreamEnd, find_readers, find_writers, frame_at
@@ -217,7 +217,7 @@ def _scores(part: PatchedPart, method: str, table: Tensor, writers: Ends, reader
 
 def _lengths(part: PatchedPart, writers: Sequence[StreamEnd]) -> Tensor:
     """The length of the difference of what every writer writes, ``(batch, writers)``."""
-    rows = Written(part, Rerun(part.here), writers, clean=False).rows()
+    rows = Written(part, TapeRun(part.here), writers, clean=False).rows()
     lengths = []
     for k, some in sorted(rows.items()):
         frame = frame_at(part.R.inner.network, Site(part.stream.crossings[k]))

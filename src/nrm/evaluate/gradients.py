@@ -15,7 +15,7 @@ from torch import Tensor
 from nrm.capture import StreamBranch, StreamSegment
 from nrm.evaluate.backward import GradientMethod
 from nrm.evaluate.patching import PatchedPart
-from nrm.evaluate.streams import Rerun, Spot, is_plain_sum, is_sum, projected, through_sums
+from nrm.evaluate.streams import Spot, TapeRun, is_plain_sum, is_sum, projected, through_sums
 from nrm.questions import Frame, Site, StreamEnd, frame_at, masks_of
 
 
@@ -42,7 +42,7 @@ class StreamGradients:
         self._part, self._stream, self._method = part, part.stream, method
         self._writers, self._readers = list(writers), list(readers)
         back = method.backward(part.here)
-        self._rerun, self._plain = Rerun(part.here, back.compute, back.needs), Rerun(part.here)
+        self._rerun, self._plain = TapeRun(part.here, back.compute, back.needs), TapeRun(part.here)
         self._sites = {reader.site for reader in self._readers}
 
     def scores(self) -> Tensor:
@@ -146,7 +146,7 @@ class StreamGradients:
 class Written:
     """What writers write to the stream: in the clean run, or its difference from the reference."""
 
-    def __init__(self, part: PatchedPart, rerun: Rerun, writers: Sequence[StreamEnd], clean: bool) -> None:
+    def __init__(self, part: PatchedPart, rerun: TapeRun, writers: Sequence[StreamEnd], clean: bool) -> None:
         self._part, self._rerun, self._writers, self._clean = part, rerun, writers, clean
 
     def rows(self) -> dict[int, Tensor]:

@@ -13,7 +13,7 @@ from nrm.capture import ResidualStream, Tape, find_stream, plain_execution
 from nrm.errors import NrmError, QuestionError
 from nrm.evaluate.intervention import output_weights
 from nrm.evaluate.patched import CircuitCurve, Patched, PatchedNodes
-from nrm.evaluate.streams import CircuitRun, Outside, Rerun
+from nrm.evaluate.streams import CircuitRun, Outside, TapeRun
 from nrm.measure import (
     Circuit,
     CircuitFinder,
@@ -334,7 +334,7 @@ def _named_nodes(edges: DirectEdges, wanted: str | Sequence[str] | None) -> list
 def _node_effects(part: PatchedPart, ends: Sequence[StreamEnd], direction: str) -> Tensor:
     """What every node loses the clean run, or brings back in the reference: ``(nodes, samples)``."""
     into, other = (part.here, part.there) if direction == "noise" else (part.there, part.here)
-    rerun, found = Rerun(into), list[Tensor]()
+    rerun, found = TapeRun(into), list[Tensor]()
     groups = [[ends[n] for n in rows] for rows in at_one_site(ends)]
     for some in part.R.inner.progress("nodes")(iter(groups), len(groups)):
         at, last = some[0].site.node, part.here.output

@@ -30,7 +30,7 @@ Spot = int | tuple[int, int]
 """A tensor, or its copy on the way to one consumer."""
 
 
-class Rerun:
+class TapeRun:
     """Parts of a captured network, computed again for stacks ``(K or 1, *shape)`` of values.
 
     What does not depend on what is given has the value that was captured. A ``compute`` that reads other nodes than
@@ -180,7 +180,7 @@ class CircuitRun:
     ) -> None:  # fmt: skip
         self._inner, self._stream, self._outside = inner, stream, outside
         self._writers, self._readers = list(writers), list(readers)
-        self._rerun = Rerun(outside.tape)
+        self._rerun = TapeRun(outside.tape)
         self._here = inner.tape.here
         self._frames = [frame_at(inner.network, Site(i)) for i in stream.crossings]
 
@@ -320,7 +320,7 @@ def is_plain_sum(tape: Tape, segment: StreamSegment) -> bool:
     return all(isinstance(op, Combine) and all(t.is_plain and t.move is None for t in op.terms) for op in sums)
 
 
-def through_sums(rerun: Rerun, segment: StreamSegment, term: int, rows: Tensor) -> Tensor:
+def through_sums(rerun: TapeRun, segment: StreamSegment, term: int, rows: Tensor) -> Tensor:
     """Changes ``(K, W, *shape)`` of a term as changes of the sum: equal, unless terms are scaled or moved there."""
     nodes = rerun.tape.nodes
     if is_plain_sum(rerun.tape, segment):
@@ -332,7 +332,7 @@ def through_sums(rerun: Rerun, segment: StreamSegment, term: int, rows: Tensor) 
     return (moved - shift).view(*rows.shape[:2], *moved.shape[1:])
 
 
-def projected(rerun: Rerun, branch: StreamBranch, rows: Tensor) -> Tensor:
+def projected(rerun: TapeRun, branch: StreamBranch, rows: Tensor) -> Tensor:
     """What changes ``(K, *shape)`` of attention heads change in the term that they are projected to."""
     assert branch.heads is not None
     # the projection of heads is linear but for its bias, which is there with and without a change
@@ -391,8 +391,8 @@ __all__ = [
     "Compute",
     "Needs",
     "Outside",
-    "Rerun",
     "Spot",
+    "TapeRun",
     "is_plain_sum",
     "is_sum",
     "projected",
