@@ -121,10 +121,18 @@ def row(method: str, scores: Tensor, exact: Tensor) -> str:
     return f"| {method} | {pearson:.3f} | {told} | {nrm.tasks.auroc(scores.abs(), largest):.3f} |"
 
 
+def show(where: str, scores: dict[str, Tensor], exact: Tensor) -> None:
+    """Prints a table."""
+    print(f"\n| patched {where} | Pearson | slope | AUROC of the largest {100 * LARGEST:.0f} % |")
+    print("|---|---|---|---|")
+    for method, found in scores.items():
+        print(row(method, found, exact), flush=True)
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--pairs", type=int, default=24)
+    parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--stack", type=int, default=32, help="edges that are patched together")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -134,23 +142,18 @@ def main() -> None:
         return
     model, pairs = found
     print(pairs, pairs.accuracy(model), sep="\n", file=sys.stderr, flush=True)
-    begin = time.process_time()
-    clean = effects(model, pairs, options.stack)
-    seconds = time.process_time() - begin
-    both = (clean + effects(model, turned(pairs), options.stack)) / 2
     scores, differences = {}, []
     for method in METHODS:
         made = nrm.evaluate.edge_scores(model, pairs, method)
         scores[method] = made.values[possible_edges(made.writers, made.readers)]
         differences.append(float(made.value.mean()))
+    begin = time.process_time()
+    clean = effects(model, pairs, options.stack)
+    seconds = time.process_time() - begin
     print(f"{pairs.accuracy(model)}; mean difference {differences[0]:.2f}")
     print(f"{len(clean)} edges, each patched on every pair in {seconds:.0f} s")
-    for where, exact in (("in the clean run", clean), ("in both runs, the mean", both)):
-        print(
-            f"\n| patched {where} | Pearson | slope | AUROC of the largest {100 * LARGEST:.0f} % |\n|---|---|---|---|"
-        )
-        for method in METHODS:
-            print(row(method, scores[method], exact), flush=True)
+    show("in the clean run", scores, clean)
+    show("in both runs, the mean", scores, (clean + effects(model, turned(pairs), options.stack)) / 2)
 
 
 if __name__ == "__main__":
