@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -345,59 +346,53 @@ def _steps(shape: tuple[int, ...], axes: list[int], index: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Centred(Field):
+class _Grouped(Field):
+    """Windows that are groups of entries, which differ along some axes of a view."""
+
+    map: Centering | GroupSum
+
+    @property
+    def _groups(self) -> list[int]:
+        return [d for d in range(len(self.map.view)) if d not in self.map.dims]
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return math.prod(self.map.view[d] for d in self.map.dims)
+
+    def taps(self, p: Tensor) -> Tensor:
+        own = _steps(self.map.view, self._groups, p)
+        inner = torch.arange(self.width, device=p.device)
+        return own[:, None] + _steps(self.map.view, list(self.map.dims), inner)
+
+    def _along(self, axes: Sequence[int], o: Tensor) -> Tensor:
+        """The place of entries along some axes of the view."""
+        at = _unravel(o, self.map.view)
+        return _ravel([at[d] for d in axes], tuple(self.map.view[d] for d in axes), o)
+
+
+@dataclass(frozen=True, eq=False)
+class _Centred(_Grouped):
     """A normalization: a window per group of entries, a row per neuron."""
 
     map: Centering
 
-    @property
-    def _groups(self) -> list[int]:
-        return [d for d in range(len(self.map.view)) if d not in self.map.dims]
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        return math.prod(self.map.view[d] for d in self.map.dims)
-
     def locate(self, o: Tensor) -> tuple[Tensor, Tensor]:
-        at = _unravel(o, self.map.view)
-        return _ravel([at[d] for d in self._groups], tuple(self.map.view[d] for d in self._groups), o), o
-
-    def taps(self, p: Tensor) -> Tensor:
-        own = _steps(self.map.view, self._groups, p)
-        inner = torch.arange(self.width, device=p.device)
-        return own[:, None] + _steps(self.map.view, list(self.map.dims), inner)
+        return self._along(self._groups, o), o
 
     def rows(self, c: Tensor) -> Tensor:
-        at = _unravel(c, self.map.view)
-        place = _ravel([at[d] for d in self.map.dims], tuple(self.map.view[d] for d in self.map.dims), c)
         rows = self.map.other.reshape(-1)[c][:, None].repeat(1, self.width)
-        rows[torch.arange(len(c), device=c.device), place] = self.map.diagonal.reshape(-1)[c]
+        rows[torch.arange(len(c), device=c.device), self._along(self.map.dims, c)] = self.map.diagonal.reshape(-1)[c]
         return rows
 
 
 @dataclass(frozen=True, eq=False)
-class _GroupTotal(Field):
+class _GroupTotal(_Grouped):
     """Sums of groups, given to every entry of the group: a window per group, one row of ones."""
 
     map: GroupSum
 
-    @property
-    def _groups(self) -> list[int]:
-        return [d for d in range(len(self.map.view)) if d not in self.map.dims]
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        return math.prod(self.map.view[d] for d in self.map.dims)
-
     def locate(self, o: Tensor) -> tuple[Tensor, Tensor]:
-        at = _unravel(o, self.map.view)
-        group = _ravel([at[d] for d in self._groups], tuple(self.map.view[d] for d in self._groups), o)
-        return group, torch.zeros_like(o)
-
-    def taps(self, p: Tensor) -> Tensor:
-        own = _steps(self.map.view, self._groups, p)
-        inner = torch.arange(self.width, device=p.device)
-        return own[:, None] + _steps(self.map.view, list(self.map.dims), inner)
+        return self._along(self._groups, o), torch.zeros_like(o)
 
     def rows(self, c: Tensor) -> Tensor:
         return torch.ones(len(c), self.width, dtype=torch.float64, device=c.device)
