@@ -1,7 +1,8 @@
 """A contrast of SmolLM2-135M: heat map, direct edges and edges of attention, in forward passes of one run of the model.
 
 Processor time on one thread, medians of interleaved repetitions. ``make smollm2`` fetches the model; it is in
-$NRM_DATA or ../shared/data. Tokens are random, one of them exchanged in the reference; time does not depend on them.
+$NRM_DATA, out/data or ../shared/data. Tokens are random, one of them exchanged in the reference; time does not depend
+on them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 import nrm
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA = Path(os.environ.get("NRM_DATA") or ROOT.parent / "shared" / "data")
+HOMES = [Path(os.environ["NRM_DATA"])] if os.environ.get("NRM_DATA") else [
+    ROOT / "out" / "data", ROOT.parent / "shared" / "data"]  # fmt: skip
 SWEEPS = 2.5
 """What a heat map may cost beyond the two runs of the model, in forward passes."""
 
@@ -30,7 +32,7 @@ def load() -> nn.Module | None:
     sys.path.insert(0, str(ROOT / "tests"))
     from real.smollm2 import FOLDER, load_smollm2
 
-    return load_smollm2(DATA / FOLDER)[0] if (DATA / FOLDER).exists() else None
+    return next((load_smollm2(home / FOLDER)[0] for home in HOMES if (home / FOLDER).exists()), None)
 
 
 def pair_of(tokens: int, vocabulary: int) -> tuple[Tensor, Tensor]:
@@ -129,7 +131,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = load()
     if model is None:
-        print(f"no SmolLM2 in {DATA}: make smollm2 fetches it")
+        print(f"no SmolLM2 in {' or '.join(map(str, HOMES))}: make smollm2 fetches it")
         return
     print("| SmolLM2-135M, exact contrast, capture included | forward passes | bound |\n|---|---|---|")
     for tokens in options.tokens:
