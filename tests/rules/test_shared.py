@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 import nrm
 from counting import Counting
+from nrm.operators import Place
 from nrm.steps import Network
+from nrm.steps.maps import Local, Map, Scaled, risen
 
 
 class DenseBlock(nn.Module):
@@ -69,3 +71,26 @@ def test_nothing_shared_is_held_after_the_sweep() -> None:
     R(R.input)
     network = R.inner.network
     assert not any(part._units for part in (network, *network._twins.values()))
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_what_rises_by_many_maps_is_their_sum(stack: int) -> None:
+    """Pieces of a concatenation, put into one tensor, beside maps of other kinds, and what is added already."""
+    torch.manual_seed(0)
+    inside, outside = torch.Size([2, 3]), torch.Size([2, 9])
+    carried: list[tuple[Map, Tensor]] = []
+    for k, scale in enumerate([None, 2.0, torch.rand(inside)]):
+        move = Place(inside, outside, (slice(None), slice(3 * k, 3 * k + 3)))
+        rows = 1 if k == 1 else stack  # one amount goes with every one of a stack
+        carried.append((Local(inside, outside, torch.float32, scale, move), torch.randn(rows, *inside)))
+    carried.append(
+        (
+            Local(inside, outside, torch.float32, None, Place(inside, outside, (slice(None), slice(0, 3))), 3.0),
+            torch.randn(stack, *inside),
+        )
+    )
+    carried.append((Scaled(outside, lambda: torch.full(outside, 0.5)), torch.randn(stack, *outside)))
+    added = torch.randn(stack, *outside)
+    expected = sum((map.apply(a) for map, a in carried), added)
+    torch.testing.assert_close(risen(carried, [added]), expected)
+    assert risen([]) is None
