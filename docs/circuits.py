@@ -1,5 +1,7 @@
 """Draws docs/images/circuit.png: the circuit by which a language model names the other of two people.
 
+``docs/screenshots.py`` makes docs/images/circuit-page.png of the page of the same circuit.
+
 SmolLM2-135M is what ``make smollm2`` fetches: in ``$NRM_DATA``, ``out/data`` or beside the repository.
 """
 
@@ -29,6 +31,18 @@ def find_home() -> Path:
     return next((home for home in homes if (home / FOLDER).is_dir()), homes[0])
 
 
+def measure_names(home: Path) -> tuple[nrm.Measure, list[str]]:
+    """The contrast of a pair of prompts, which differ in who gives the drink, and the tokens of the first one."""
+    model, _, _ = load_smollm2(home)
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(home)
+    ids, other = (tokenizer(SENTENCE.format(name), return_tensors="pt")["input_ids"] for name in ("John", "Mary"))
+    mary, john = (tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in ("Mary", "John"))
+    R = nrm.measure(model, ids, against=other, output=lambda o: o.logits[:, -1, mary] - o.logits[:, -1, john])
+    return R, [tokenizer.decode(i) for i in ids[0]]
+
+
 def main() -> None:
     """Find the circuit of one pair of prompts, at single tokens, and draw it."""
     matplotlib.use("Agg")
@@ -37,16 +51,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "circuit.png")
     parser.add_argument("--mass", type=float, default=0.9, help="how much of the difference it is to carry")
     options = parser.parse_args()
-    model, _, _ = load_smollm2(options.data / FOLDER)
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(options.data / FOLDER)
-    ids, other = (tokenizer(SENTENCE.format(name), return_tensors="pt")["input_ids"] for name in ("John", "Mary"))
-    mary, john = (tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in ("Mary", "John"))
-    R = nrm.measure(model, ids, against=other, output=lambda o: o.logits[:, -1, mary] - o.logits[:, -1, john])
+    R, tokens = measure_names(options.data / FOLDER)
     found = R.circuit(mass=options.mass, positions=True, chains=3)
     print(R, found, sep="\n")
-    nrm.plot.circuit(found, labels=[tokenizer.decode(i) for i in ids[0]]).save(options.out, dpi=100)
+    nrm.plot.circuit(found, labels=tokens).save(options.out, dpi=100)
     print(options.out)
 
 

@@ -172,9 +172,31 @@ def molecule(browser: Any, save: Save) -> None:
         save(page, "explorer-molecule")
 
 
+def circuit(browser: Any, save: Save) -> None:
+    """The page of a circuit: a language model and two names; a head is asked about."""
+    importlib.import_module("vision").load()  # which transformers imports
+    circuits = importlib.import_module("circuits")
+    home = circuits.find_home() / circuits.FOLDER
+    if not home.is_dir():
+        print(f"circuit-page.png is left out: no {home} (make smollm2)")
+        return
+    R, tokens = circuits.measure_names(home)
+    found = R.circuit(mass=0.9, positions=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "circuit.html"
+        view = found.report(path, R, patch=True, labels=tokens, title=circuits.SENTENCE.format("John")).view
+        with browsers.opened(browser, path.as_uri()) as page:
+            head = max((n for n, node in enumerate(view["nodes"]) if node["kind"] == "head"),
+                       key=lambda n: abs(view["nodes"][n]["share"]))  # fmt: skip
+            page.locator(f'[data-circuit="{head}"]').click()
+            page.locator("#circuit-name").fill("looks at the second name")
+            page.keyboard.press("Enter")
+            save(page, "circuit-page", full_page=True)
+
+
 def main() -> None:
     """Take those that are asked for, or all that can be taken."""
-    makers = {maker.__name__: maker for maker in (digits, photo, story, molecule)}
+    makers = {maker.__name__: maker for maker in (digits, photo, story, molecule, circuit)}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "images")
     parser.add_argument("only", nargs="*", choices=[*makers, []], help="some of them")

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import nrm
 from jobs.test_circuits import task
 from laws.test_direct import TOKENS, measured
+from measure.test_circuit import Block
 from nrm.errors import QuestionError
 from nrm.report import CircuitReport, CircuitView
 from nrm.report.page import CIRCUIT, bundle
@@ -107,6 +109,7 @@ def test_what_cannot_be_a_page_is_said() -> None:
         (circuit - circuit, {}, "empty"),
         (circuit, {"patch": True}, "patched in its network"),
         (circuit, {"model": task()[0]}, "measured on pairs"),
+        (circuit, {"model": "R"}, "not a measure"),
         (circuit, {"model": R, "sizes": 0}, "number of sizes"),
         (circuit, {"labels": ["a"]}, "no positions"),
         (circuit | R.circuit(top=12), {}, "mass of this circuit is not known"),
@@ -114,3 +117,15 @@ def test_what_cannot_be_a_page_is_said() -> None:
         with pytest.raises(QuestionError, match=complaint):
             given.report(None, **options)  # type: ignore[arg-type]
     assert (circuit | R.circuit(top=12)).report(None, R, sizes=1).view["steps"]
+
+
+@quiet
+def test_several_references_have_pages_without_patching() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Block(), Block(), torch.nn.Linear(4, 1))
+    R = nrm.measure(model, torch.rand(1, 4), against=[torch.zeros(1, 4), torch.rand(1, 4)])
+    circuit = R.circuit(top=5)
+    steps = circuit.report(None, R, sizes=3).view["steps"]
+    assert steps[-1]["mass"] == pytest.approx(circuit.mass)
+    with pytest.raises(QuestionError, match="several references"):
+        circuit.report(None, R, patch=True)

@@ -56,6 +56,11 @@ def test_bad_names_and_files_are_said() -> None:
     with pytest.raises(QuestionError, match="does not say of which model"):
         name_node(nameless, "node", "name")
     file = names_file("digest")
+    file.parent.parent.mkdir()
+    file.parent.write_text("a file in the place of the folder")
+    with pytest.raises(ResultFileError, match="cannot be kept"):
+        name_node("digest", "node", "name")
+    file.parent.unlink()
     name_node("digest", "node", "name")
     for text in ("[", "[]", '{"schema": 7, "names": {}}', '{"schema": 1, "names": [1]}'):
         file.write_text(text)

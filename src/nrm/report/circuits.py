@@ -20,7 +20,7 @@ from nrm.errors import NrmError, NrmWarning, QuestionError
 from nrm.evaluate import patch as patch_circuits, patch_nodes
 from nrm.jobs import CircuitJob, TaskCircuit
 from nrm.largest import largest
-from nrm.measure import SATURATED, Circuit, Measure, find_circuit, node_name
+from nrm.measure import SATURATED, Average, Circuit, Measure, find_circuit, node_name
 from nrm.plot import CircuitPicture, lay_out_circuit
 from nrm.report.names import node_names
 from nrm.report.page import Report, circuit_page
@@ -31,6 +31,7 @@ SIZES, FEWEST = 12, 4
 """How many sizes a page has, and about how many edges the smallest has."""
 
 Page = dict[str, Any]
+Contrast = Measure | Average
 
 
 class CircuitView:
@@ -43,7 +44,7 @@ class CircuitView:
     """
 
     def __init__(
-        self, circuit: Circuit | TaskCircuit, model: Measure | nn.Module | None = None, pairs: Pairs | None = None, *,
+        self, circuit: Circuit | TaskCircuit, model: Contrast | nn.Module | None = None, pairs: Pairs | None = None, *,
         labels: Sequence[str] | None = None, sizes: int = SIZES, patch: bool = False, title: str | None = None,
         batch_size: int = 16, **options: Any,
     ) -> None:  # fmt: skip
@@ -59,6 +60,8 @@ class CircuitView:
     def _refuse(self, model: Any, pairs: Any, sizes: int, patch: bool) -> None:
         if not len(self.circuit):
             raise QuestionError("the circuit is empty", got="no edge", expected="at least one edge")
+        if not (model is None or isinstance(model, nn.Module | Contrast)):
+            raise QuestionError("not a measure", got=type(model).__name__, expected="report(path, R)")
         if isinstance(model, nn.Module) and not isinstance(pairs, Pairs):
             raise QuestionError(
                 "a model is measured on pairs", got="a model without pairs", expected="report(path, model, pairs)"
@@ -143,8 +146,11 @@ class CircuitView:
 
     @property
     def _network(self) -> Measure | nn.Module:
-        if self._model is None:
-            raise QuestionError("a circuit is patched in its network", got="a circuit alone", expected="its measure")
+        if self._model is None or isinstance(self._model, Average):
+            got = "a circuit alone" if self._model is None else "a mean over several references"
+            raise QuestionError(
+                "a circuit is patched in its network", got=got, expected="its measure, of one reference"
+            )
         return self._model
 
     @property
@@ -187,7 +193,7 @@ class CircuitReport(Report):
 
 
 def circuit_report(
-    circuit: Circuit | TaskCircuit, path: Any = None, model: Measure | nn.Module | None = None,
+    circuit: Circuit | TaskCircuit, path: Any = None, model: Contrast | nn.Module | None = None,
     pairs: Pairs | None = None, **options: Any,
 ) -> CircuitReport:  # fmt: skip
     """The page of a circuit, written to a file if there is a path; options are those of :class:`CircuitView`."""

@@ -60,8 +60,15 @@ def name_node(of: Circuit | Measure | nn.Module | str, node: str, name: str) -> 
     if len(names) > MOST:
         raise QuestionError("too many names", got=str(len(names)), expected=f"at most {MOST} of one model")
     file = names_file(digest)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps({"schema": SCHEMA, "model": digest, "names": names}, indent=1, ensure_ascii=False))
+    text = json.dumps({"schema": SCHEMA, "model": digest, "names": names}, indent=1, ensure_ascii=False)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+    except OSError as problem:
+        raise ResultFileError(
+            "the name cannot be kept", where=os.fspath(file), got=f"{type(problem).__name__}: {problem.strerror}",
+            hint="NRM_HOME=FOLDER names another folder",
+        ) from None  # fmt: skip
     return names
 
 

@@ -70,7 +70,7 @@ export function drawCircuit(box, view, state, act) {
   const near = new Set(state.node === null ? [] : links.filter((l) => l.includes(state.node)).flat().concat(state.node));
   for (const i of order) {
     const ribbon = view.ribbons[step.edges[i]], flow = step.flows[i];
-    const touched = near.has(ribbon[1]) && view.nodes[ribbon[1]].kind === "port" ? near.has(ribbon[1]) : ribbon.slice(0, 2).includes(state.node);
+    const touched = ribbon.slice(0, 2).includes(state.node) || (near.has(ribbon[1]) && view.nodes[ribbon[1]].kind === "port");
     const kind = state.node === null ? (clear.has(i) ? "" : " faint") : touched ? " on" : " dim";
     const path = svg("path", { class: `cedge${flow < 0 ? " against" : ""}${kind}`, d: edgePath(view, frame, ribbon), "data-edge": step.edges[i] });
     path.style.strokeWidth = `${Math.max(1, (WIDEST * Math.abs(flow)) / limit).toFixed(2)}px`;
