@@ -213,8 +213,9 @@ def _plan(network: Network, meeting: Meeting, memory: int, kept: bool, counts: M
 
 
 def base_lines(network: Network, kept: bool) -> list[Line]:
-    """The base sweep, where it has not been made yet."""
-    return [] if kept else [Line(BASE, 1, sum(_reached_flops(network)))]
+    """The base sweep, where it has not been made yet: column sums and transposes of all that relevance reaches."""
+    reached = (2 * network.tape.flops[i] for i, reached in enumerate(network.rules.reached) if reached)
+    return [] if kept else [Line(BASE, 1, sum(reached))]
 
 
 def result_axes(stops: Sequence[Stop], batch: int) -> tuple[list[int], list[str]]:
@@ -289,11 +290,6 @@ def route_flops(network: Network, low: Site, high: Site) -> float:
     """The arithmetic of carrying one message between two sites."""
     route = between(network, low.node, high.node) - {low.node}
     return sum(network.tape.flops[i] for i in route if network.rules.reached[i])
-
-
-def _reached_flops(network: Network) -> list[float]:
-    """Column sums and transposes of every step that relevance reaches."""
-    return [2 * network.tape.flops[i] for i, reached in enumerate(network.rules.reached) if reached]
 
 
 def widest(network: Network, stops: Sequence[Stop]) -> int:
