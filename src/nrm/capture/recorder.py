@@ -86,7 +86,7 @@ class Recorder(TorchFunctionMode):
         self._thread = threading.get_ident()
         self.modules = Modules(anatomy)
         self.blocks = lean.LeanBlocks(anatomy, bound)
-        self.nbytes = 0
+        self._bounded, self.nbytes = bound is not None, 0
         self._recurrent = {path: next(m.parameters()).dtype for path, m in anatomy.modules if isinstance(m, nn.RNNBase)}
         self.given: list[str] = []
         self.borrowed: list[tuple[str, int, list[int]]] = []
@@ -168,9 +168,13 @@ class Recorder(TorchFunctionMode):
             op, inputs = repeat.unbiased(self, op, inputs, value, function)
         node = Node(len(self.nodes), op, tuple(inputs), value.detach(), module=self.path, function=function)
         parents = [self.nodes[i] for i in inputs]
-        near = (*parents, *self.nodes[-1:])  # a view lies on the memory of what it reads, halves of a product on one
-        if not any(p.held is not None and p.held.data_ptr() == value.data_ptr() for p in near):
-            self.nbytes += value.numel() * value.element_size()
+        if self._bounded:
+            near = (
+                *parents,
+                *self.nodes[-1:],
+            )  # a view lies on the memory of what it reads, halves of a product on one
+            if not any(p.held is not None and p.held.data_ptr() == value.data_ptr() for p in near):
+                self.nbytes += value.numel() * value.element_size()
         if self._beside is None or not self._beside.place(node):
             if _stays(op, parents, value):
                 node.sample, node.channel, node.heads = parents[0].sample, parents[0].channel, parents[0].heads
