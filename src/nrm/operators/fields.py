@@ -346,7 +346,7 @@ def _steps(shape: tuple[int, ...], axes: list[int], index: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Grouped(Field):
+class _GroupWindows(Field):
     """Windows that are groups of entries, which differ along some axes of a view."""
 
     map: Centering | GroupSum
@@ -371,7 +371,7 @@ class _Grouped(Field):
 
 
 @dataclass(frozen=True, eq=False)
-class _Centred(_Grouped):
+class _Centred(_GroupWindows):
     """A normalization: a window per group of entries, a row per neuron."""
 
     map: Centering
@@ -386,7 +386,7 @@ class _Centred(_Grouped):
 
 
 @dataclass(frozen=True, eq=False)
-class _GroupTotal(_Grouped):
+class _GroupTotal(_GroupWindows):
     """Sums of groups, given to every entry of the group: a window per group, one row of ones."""
 
     map: GroupSum
