@@ -189,7 +189,7 @@ def circuit(browser: Any, save: Save) -> None:
             head = max((n for n, node in enumerate(view["nodes"]) if node["kind"] == "head"),
                        key=lambda n: abs(view["nodes"][n]["share"]))  # fmt: skip
             page.locator(f'[data-circuit="{head}"]').click()
-            page.locator("#circuit-name").fill("looks at the second name")
+            page.locator("#circuit-name").fill("name mover")
             page.keyboard.press("Enter")
             save(page, "circuit-page", full_page=True)
 

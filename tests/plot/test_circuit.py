@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -166,3 +167,16 @@ def test_complaints_leave_no_figure() -> None:
     assert plot.circuit(circuit, ax=ax, title="mine") is ax
     assert ax.get_title(loc="left") == "mine"
     plt.close(figure)
+
+
+@quiet
+def test_what_all_heads_read_at_once_ends_at_a_ring() -> None:
+    """A reader that is not told apart by heads: its edges are for every head that acts."""
+    circuit = measured("before", "contrast", seed=0).circuit(top=1.0)
+    whole = tuple(dataclasses.replace(r, kind="branch", head=None, heads=None) if r.kind == "q" else r
+                  for r in circuit.readers)  # fmt: skip
+    picture = lay_out_circuit(dataclasses.replace(circuit, readers=whole))
+    rings = [n for n, node in enumerate(picture.nodes) if node.name == "blocks.1.attn"]
+    assert [picture.nodes[n].kind for n in rings] == [PORT]
+    linked = {picture.nodes[b].name for a, b in picture.links if a == rings[0]}
+    assert linked == {f"blocks.1.attn.head({h})" for h in range(4)}

@@ -165,11 +165,11 @@ class _Layout:
         fed = [n for n, writer in enumerate(self._circuit.writers) if feeds(reader, writer)]
         there = [n for n in fed if n in self._acts] or fed[:1]
         spots = [(n, p) for n in there for p in sorted(self._acts.get(n, {position}), key=lambda p: (p is None, p))]
-        if reader.kind not in ("k", "v"):
+        if reader.kind not in ("k", "v") and len(there) == 1:
             return self._writer(there[0], position)
         if spots == [(there[0], position)]:
             return self._writer(*spots[0])
-        name = f"{reader.name}.kv.head({reader.head})"
+        name = str(reader) if reader.head is None else f"{reader.name}.kv.head({reader.head})"
         port = CircuitNode(self._text(reader, level), name, PORT, 0.0, 0.0, position=position)
         found = self._add((name, level, position), port, level, there[0])
         for n, p in spots:

@@ -6,7 +6,7 @@ const COLUMN = [46, 116], MARGIN = { left: 66, right: 24, top: 26, bottom: 34 };
 const TALL = 660, ROWS = [16, 42], WIDEST = 13, CLEAR = 24;
 const PINS = { q: -1, k: 0, v: 1, "": 0 };
 const READS = { q: "queries", k: "keys", v: "values", "": "what it reads" };
-const LISTED = 8;
+const LISTED = 8, LETTERS = 11;
 
 export const circuitName = (view, n, names) => names[view.nodes[n].name] ?? view.nodes[n].text;
 
@@ -91,13 +91,14 @@ function drawCircuitNode(view, frame, n, look, state, act) {
   const text = circuitName(view, n, state.names), end = ["embedding", "logits"].includes(node.kind);
   const group = svg("g", { class: `cnode${look.share < 0 ? " against" : ""}${look.on ? " on" : ""}${end ? " end" : ""}${node.kind === "port" ? " cport" : ""}`, tabindex: look.tab ? 0 : -1, role: "button", "data-circuit": n, "aria-pressed": look.on, "aria-label": `${text}, ${percent(look.share)}` });
   const spoken = look.spoken && node.kind !== "port";
-  const wide = 7 * text.length + 12, high = Math.min(18, Math.max(12, frame.row - 2));
+  const letters = text.length > LETTERS ? `${text.slice(0, LETTERS - 1)}…` : text; // neighbours need their room
+  const wide = 6.6 * letters.length + 12, high = Math.min(18, Math.max(12, frame.row - 2));
   group.append(svg("circle", { class: "hit", cx: x, cy: y, r: 9 }));
   const body = spoken ? svg("rect", { class: "body", x: x - wide / 2, y: y - high / 2, width: wide, height: high, rx: 5 }) : svg("circle", { class: "body", cx: x, cy: y, r: node.kind === "port" ? 3.5 : 3.5 + 3 * look.level });
   if (!end && node.kind !== "port") body.style.fillOpacity = (0.12 + 0.88 * look.level ** 0.7).toFixed(2);
   if (spoken) group.append(svg("rect", { class: "ground", x: x - wide / 2, y: y - high / 2, width: wide, height: high, rx: 5 }));
   group.append(body);
-  if (spoken) group.append(svg("text", { class: look.level > 0.5 && !end ? "light" : "", x, y: y + 1 }, text));
+  if (spoken) group.append(svg("text", { class: look.level > 0.5 && !end ? "light" : "", x, y: y + 1 }, letters));
   group.append(svg("title", {}, `${text} · ${node.name}${placeText(view, node)}: ${percent(look.share)}`));
   group.addEventListener("click", () => act.choose(look.on ? null : n));
   group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act.choose(look.on ? null : n); } });
