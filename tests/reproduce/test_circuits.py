@@ -13,7 +13,7 @@ from nrm.errors import NrmError, QuestionError
 from nrm.evaluate import EDGE_METHODS
 from nrm.reproduce import reproduce
 from nrm.reproduce.circuit_rows import MASS, PEERS, PREDICTED, SIGNED
-from nrm.reproduce.circuit_tasks import _of_one_length
+from nrm.reproduce.circuit_tasks import _of_one_shape
 from nrm.tasks import Pairs, TaskPair
 
 pytest.importorskip("matplotlib.pyplot")
@@ -41,9 +41,12 @@ def test_methods_of_circuits(tmp_path: Path) -> None:
     assert {p: p.stat().st_mtime_ns for p in (folder / "parts").iterdir()} == parts  # nothing is done twice
 
 
-def test_pairs_of_the_commonest_length_are_measured() -> None:
+def test_pairs_of_the_commonest_shape_are_measured() -> None:
     pairs = [TaskPair(torch.arange(n), torch.zeros(n, dtype=torch.long), (1,)) for n in (4, 3, 4, 3, 5, 3)]
-    assert [len(p.clean) for p in _of_one_length(Pairs(tuple(pairs)))] == [3, 3, 3]
+    assert [len(p.clean) for p in _of_one_shape(Pairs(tuple(pairs)))] == [3, 3, 3]
+    pairs = [TaskPair(torch.arange(n), torch.zeros(n, dtype=torch.long), (1,) * n) for n in (4, 4, 3)]
+    more = [TaskPair(torch.arange(3), torch.zeros(3, dtype=torch.long), (1, 2))] * 3
+    assert [len(p.answers) for p in _of_one_shape(Pairs((*pairs, *more)))] == [2, 2, 2]
 
 
 def test_what_circuits_need_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,13 @@ from nrm.tasks import Accuracy, Pairs, greater_than, induction, read_pairs
 SCORED, JUDGED = 20, 12
 """So many pairs score edges, and so many others judge the circuits."""
 
-MADE = 96
-"""So many pairs are made where a task is made and not read."""
+MADE, YEARS = 96, 600
+"""So many pairs are made where a task is not read; of years more, as those of one decade have one set of answers."""
 
 
 @dataclass(frozen=True, eq=False)
 class CircuitTask:
-    """A model and the pairs of a task, all of one length, so that they are measured together."""
+    """A model and the pairs of a task, all of one shape, so that they are measured together."""
 
     name: str
     model: nn.Module
@@ -53,16 +53,15 @@ def circuit_tasks(setting: Setting) -> dict[str, CircuitTask]:
         if name not in TASKS:
             raise QuestionError(f"unknown task {name!r}", expected=", ".join(TASKS))
     network, tokenizer = _smollm2(str(_weights(setting.data)))
-    return {name: CircuitTask(name, network, _of_one_length(TASKS[name](setting.data, tokenizer))) for name in names}
+    return {name: CircuitTask(name, network, _of_one_shape(TASKS[name](setting.data, tokenizer))) for name in names}
 
 
-def _of_one_length(pairs: Pairs) -> Pairs:
-    """The pairs of the commonest shape, with as many answers."""
+def _of_one_shape(pairs: Pairs) -> Pairs:
+    """The pairs of the commonest shape: of one length, with as many right and as many wrong answers."""
     shapes = [(len(p.clean), len(p.answers), len(p.wrong)) for p in pairs]
-    lengths = Counter(shape[0] for shape in shapes)
-    longest = max(lengths.values())
-    length = min(n for n, count in lengths.items() if count == longest)
-    return pairs.take([n for n, shape in enumerate(shapes) if shape[0] == length])
+    counts = Counter(shapes)
+    shape = min(some for some, count in counts.items() if count == max(counts.values()))
+    return pairs.take([n for n, one in enumerate(shapes) if one == shape])
 
 
 def _ioi(data: Path | None, tokenizer: Any) -> Pairs:
@@ -76,7 +75,7 @@ def _agreement(data: Path | None, tokenizer: Any) -> Pairs:
 
 
 def _greater_than(data: Path | None, tokenizer: Any) -> Pairs:
-    return greater_than(tokenizer, count=MADE)
+    return greater_than(tokenizer, count=YEARS)
 
 
 TASKS: Mapping[str, Callable[[Path | None, Any], Pairs]] = {
