@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
 import nrm
+import vision
 from laws.test_direct import STREAMS, loud, measured
 from nrm.errors import QuestionError, ResultFileError
 from nrm.questions import feeds
+
+with suppress(pytest.skip.Exception):
+    vision.load()  # before transformers, which imports it
 
 quiet = pytest.mark.filterwarnings("ignore:the predicted mass of this circuit", "ignore:no circuit of mass")
 
@@ -47,6 +52,23 @@ def test_every_edge_of_a_chosen_circuit_is_on_a_way(kinds: str, options: dict[st
     assert ways(circuit) == {(w, r) for w, r in circuit.inside.nonzero().tolist()}
     if isinstance(options.get("top"), int):
         assert len(circuit) <= options["top"]
+
+
+@quiet
+@pytest.mark.parametrize("options", [{"top": 12}, {"mass": 0.8}], ids=str)
+def test_every_edge_at_a_position_is_taken_by_a_walk(options: dict[str, float]) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    size = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 32}  # fmt: skip
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**size)).double().eval()
+    ids = torch.tensor([[3, 9, 14, 20, 7, 5]])
+    R = nrm.measure(model, ids, against=torch.tensor([[3, 9, 31, 20, 7, 5]]), target=(-1, 8))
+    circuit = R.circuit(positions=True, **options)  # type: ignore[arg-type]
+    assert circuit.flow is not None
+    assert bool((circuit.flow[circuit.inside] != 0).all())
+    assert len(circuit) <= options.get("top", circuit.possible)
+    assert R.circuit(edges=circuit, positions=True).mass == pytest.approx(circuit.mass)
 
 
 @quiet

@@ -219,9 +219,11 @@ class CircuitJob:
         self._model, self._folder, self._options = model, folder, options
         self._batches = pairs.by_length(size)
         self._memory, self._held = memory_bound(memory), dict[int, Measure]()
+        self._progress: bool | None = None
 
     def parts(self, progress: bool | None) -> list[CircuitPart]:
-        """The direct edges of every batch."""
+        """The direct edges of every batch; searches in them show a bar as this does."""
+        self._progress = progress
         numbers = bar(len(self._batches), progress, "pairs measured, in batches", range(len(self._batches)))
         return [CircuitPart(self._opener(n), self._edges(n)) for n in numbers]
 
@@ -232,7 +234,10 @@ class CircuitJob:
         """The measure of a batch: held as long as there is room for all that are."""
         if n not in self._held:
             batch = self._batches[n].to(_device(self._model))
-            R = measure(self._model, batch.clean, against=batch.corrupted, output=batch.odds, **self._options)
+            R = measure(
+                self._model, batch.clean, against=batch.corrupted, output=batch.odds, progress=self._progress,
+                **self._options,
+            )  # fmt: skip
             while self._held and sum(R.nbytes for R in self._held.values()) + R.nbytes > self._memory:
                 self._held.pop(next(iter(self._held)))
             self._held[n] = R

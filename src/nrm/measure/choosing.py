@@ -37,6 +37,9 @@ MISSED = 0.05
 GROWTH, GROWTHS = 1.25, 12
 """By this a circuit grows if no weight makes it fit, and so often."""
 
+REFILLS = 6
+"""So often edges at single positions that no walk takes are exchanged for others."""
+
 HEAVIEST = 8.0
 """The largest weight of edges that hinder, beside those that help."""
 
@@ -57,10 +60,10 @@ def find_circuit(
         elif by == "flow":
             inside = finder.by_flow(top, mass)
         elif mass is not None:
-            inside = finder.by_mass(mass, None if top is None else finder.number(top))
+            inside = finder.taken(finder.by_mass(mass, None if top is None else finder.number(top)))
         else:
             assert top is not None
-            inside = finder.by_share(finder.number(top))
+            inside = finder.by_place(finder.number(top))
         found = finder.circuit(inside, chains)
     if mass is not None and top is None and by == "share" and abs((found.mass or 0) - mass) > MISSED:
         warn(f"no circuit of mass {mass:g} was found among those tried: this one has {found.mass:.3f}")
@@ -183,6 +186,29 @@ class CircuitFinder:
         take their places.
         """
         return self.living.best(number, self.shares.abs() if scores is None else scores)
+
+    def by_place(self, number: int) -> Tensor:
+        """Edges by share, where those at single positions that no walk takes are left out as well.
+
+        At a position an edge may lie on a way by its names and on none by its place: then its flow is 0, and the next
+        one takes its place.
+        """
+        scores = self.shares.abs()
+        found = self.by_share(number, scores)
+        for _ in self._steps(REFILLS if found.ndim > 2 else 0):
+            dead = found & ~self.taken(found)
+            if not bool(dead.any()):
+                break
+            scores = scores.masked_fill(dead, -1.0)
+            found = self.by_share(number, scores)
+        return self.taken(found)
+
+    def taken(self, inside: Tensor) -> Tensor:
+        """The edges that walks inside take; without the others the mass is the same."""
+        if inside.ndim < 3:
+            return inside  # these lie on ways already
+        flowing = inside & (self._flow(inside) != 0)
+        return flowing if bool(flowing.any()) else inside
 
     def by_mass(self, target: float, number: int | None) -> Tensor:
         """A small circuit of a mass: edges that help first, of those that hinder as many as make the mass fit.
