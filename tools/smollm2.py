@@ -38,6 +38,7 @@ def convert(file: pathlib.Path, out: pathlib.Path) -> None:
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     del model.config.quantization_config  # the weights are plain numbers from now on
+    model.config.architectures = [type(model).__name__]  # without it nobody knows which class to load
     model.config.save_pretrained(out)
     AutoTokenizer.from_pretrained(**where).save_pretrained(out)
     weights = {k: v.half().contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}  # it is tied
