@@ -23,8 +23,9 @@ SIZE = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attent
 class Block(nn.Module):
     """A branch that is added to what it reads; ``after`` acts on the sum."""
 
-    def __init__(self, after: nn.Module) -> None:
+    def __init__(self, after: nn.Module, skip: float = 1.0) -> None:
         super().__init__()
+        self.skip = skip
         width = next((p.shape[-1] for p in after.parameters() if p.ndim == 2), 5)
         self.up, self.down, self.after = nn.Linear(width, 8), nn.Linear(8, width), after
 
@@ -32,12 +33,18 @@ class Block(nn.Module):
         return self.down(torch.tanh(self.up(x)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.after(x + self.branch(x))
+        return self.after(torch.add(self.branch(x), x, alpha=self.skip))
 
 
 def blocks(after: Callable[[], nn.Module], depth: int = 3) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(*(Block(after()) for _ in range(depth)), nn.Linear(5, 2)).double()
+
+
+def fading() -> nn.Sequential:
+    """A stream of which every sum keeps half."""
+    torch.manual_seed(0)
+    return nn.Sequential(*(Block(nn.Identity(), 0.5) for _ in range(3)), nn.Linear(5, 2)).double()
 
 
 def narrowing() -> nn.Sequential:
@@ -69,7 +76,7 @@ def written_out(model: nn.Sequential, x: Tensor, y: Tensor, inside: Tensor, outs
     for r in range(len(layers) + 1):
         stream = torch.where(inside[0, r], parts[0], outside[0])
         for k, block in enumerate(layers[:r]):
-            stream = block.after(stream + torch.where(inside[k + 1, r], parts[k + 1], outside[k + 1]))
+            stream = block.after(block.skip * stream + torch.where(inside[k + 1, r], parts[k + 1], outside[k + 1]))
         if r < len(layers):
             parts.append(layers[r].branch(stream))
     return head(stream)[:, 0]
@@ -88,9 +95,9 @@ def runs_of(model: nn.Sequential, x: Tensor) -> list[Tensor]:
     "made",
     [
         lambda: blocks(nn.Identity), lambda: blocks(nn.ReLU), lambda: blocks(lambda: nn.LayerNorm(5)),
-        lambda: blocks(lambda: nn.Linear(5, 5)), narrowing,
+        lambda: blocks(lambda: nn.Linear(5, 5)), narrowing, fading,
     ],
-    ids=["sums", "relu", "norm", "linear", "narrowing"],
+    ids=["sums", "relu", "norm", "linear", "narrowing", "fading"],
 )  # fmt: skip
 @pytest.mark.parametrize("outside", ["reference", "zero", "mean"])
 def test_a_patched_network_is_the_one_written_out(made: Callable[[], nn.Sequential], outside: str) -> None:

@@ -58,10 +58,12 @@ def test_every_edge_of_a_chosen_circuit_is_on_a_way(kinds: str, options: dict[st
 @pytest.mark.parametrize("options", [{"top": 12}, {"mass": 0.8}], ids=str)
 def test_every_edge_at_a_position_is_taken_by_a_walk(options: dict[str, float]) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    torch.manual_seed(0)
+    torch.manual_seed(2)  # by names alone, two of the twelve first edges would be dead
     size = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
             "num_key_value_heads": 2, "intermediate_size": 32}  # fmt: skip
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**size)).double().eval()
+    for parameter in model.parameters():
+        parameter.data *= 4 if parameter.ndim > 1 else 1
     ids = torch.tensor([[3, 9, 14, 20, 7, 5]])
     R = nrm.measure(model, ids, against=torch.tensor([[3, 9, 31, 20, 7, 5]]), target=(-1, 8))
     circuit = R.circuit(positions=True, **options)  # type: ignore[arg-type]

@@ -212,7 +212,7 @@ class CircuitRun:
 
     def _most_at_once(self) -> int:
         """The largest number of readers whose inputs are there at the same time."""
-        if all(is_sum(segment) for segment in self._stream.segments):
+        if all(self._adds_up(segment) for segment in self._stream.segments):
             crossings = [reader.crossing for reader in self._readers]
             return max(crossings.count(k) for k in set(crossings))
         return len(self._readers)
@@ -224,9 +224,10 @@ class CircuitRun:
     ) -> StreamState:  # fmt: skip
         """From one crossing to the next one."""
         base = {term: change.outside for term, change in terms.items()}
-        if is_sum(segment):
-            for term, change in terms.items():
-                at.changes.put(change.writers, through_sums(self._rerun, segment, term, change.rows))
+        if self._adds_up(segment):
+            shape = self._here.nodes[segment.high].shape
+            for change in terms.values():
+                at.changes.put(change.writers, change.rows.expand(*change.rows.shape[:2], *shape))
             return StreamState(self._base(segment, at, base), at.live, at.changes)
         live = [n for n, reader in enumerate(self._readers) if reader.crossing > k]
         low = at.read(live, weights).flatten(0, 1)
@@ -235,6 +236,10 @@ class CircuitRun:
             given[term] = change.added(weights[:, :, live]).flatten(0, 1)
         (high,) = self._rerun(given, [segment.high])
         return StreamState(high, live, Changes(len(weights), len(self._writers), self._frames[k + 1], high[0]))
+
+    def _adds_up(self, segment: StreamSegment) -> bool:
+        """Whether changes below and those of the branches are just added there."""
+        return is_sum(segment) and is_plain_sum(self._here, segment)
 
     def _base(self, segment: StreamSegment, at: StreamState, terms: Mapping[int, Tensor]) -> Tensor:
         """What is on the stream but for changes, at the upper end."""
