@@ -196,9 +196,10 @@ def _figure(parts: Mapping[str, Tensors]) -> object:
     """What comes back, and what was predicted, over the sizes of circuits."""
     figure, axes = panels(1, len(parts), 4.0, 3.2)
     for ax, (title, part) in zip(axes[0], parts.items(), strict=True):
-        for k, ranking in enumerate(r for r in RANKINGS if f"{r}/f" in part):
-            ax.plot(part["share"], part[f"{ranking}/f"], marker="o", ms=3, color=f"C{k}", label=ranking)
-            ax.plot(part["share"], part[f"{ranking}/mass"], ls=":", color=f"C{k}")
+        for k, ranking in enumerate(RANKINGS):
+            if f"{ranking}/f" in part:
+                ax.plot(part["share"], part[f"{ranking}/f"], marker="o", ms=3, color=f"C{k}", label=ranking)
+                ax.plot(part["share"], part[f"{ranking}/mass"], ls=":", color=f"C{k}")
         ax.set_xscale("log")
         ax.set_title(title, fontsize=9)
         ax.set_xlabel("share of edges" if "blocks" in title else "share of the channels of every layer")
