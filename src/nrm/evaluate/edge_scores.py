@@ -141,17 +141,9 @@ def edge_scores(
         options: those of :func:`nrm.measure`.
 
     >>> import nrm
-    >>> class Block(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
-    ...     def forward(self, x):
-    ...         return x + self.down(self.up(x).relu())
-    >>> _ = torch.manual_seed(0)
-    >>> R = nrm.measure(nn.Sequential(Block(), Block(), nn.Linear(4, 2)), torch.rand(6, 4), against="zeros", target=0)
-    >>> found = nrm.evaluate.edge_scores(R, method="eap")
-    >>> len(found), len(found.circuit(top=3))
-    (6, 3)
+    >>> found = nrm.evaluate.edge_scores(*nrm.tasks.induction(6), method="eap")
+    >>> len(found), len(found.circuit(top=8))
+    (81, 8)
     """
     try:
         if method not in EDGE_METHODS:

@@ -55,16 +55,10 @@ def patch(
         options: those of :func:`nrm.measure`.
 
     >>> import nrm
-    >>> class Block(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
-    ...     def forward(self, x):
-    ...         return x + self.down(self.up(x).relu())
-    >>> _ = torch.manual_seed(0)
-    >>> R = nrm.measure(nn.Sequential(Block(), Block(), nn.Linear(4, 2)), torch.rand(6, 4), against="zeros", target=0)
-    >>> nrm.evaluate.patch(R, R.circuit(top=5))
-    5 edges bring back 1.0652 of the difference (predicted 1.0645), everything else from the reference; 6 samples
+    >>> model, pairs = nrm.tasks.induction(12)
+    >>> found = nrm.evaluate.patch(model, nrm.circuit(model, pairs[:6], top=0.3, draws=0), pairs[6:])
+    >>> found.size, round(found.f, 2), round(found.mass, 2)
+    (24, 1.02, 0.98)
     """
     try:
         _refuse_word("outside", outside, OUTSIDE)
@@ -101,16 +95,9 @@ def patch_nodes(
         options: those of :func:`nrm.measure`.
 
     >>> import nrm
-    >>> class Block(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
-    ...     def forward(self, x):
-    ...         return x + self.down(self.up(x).relu())
-    >>> _ = torch.manual_seed(0)
-    >>> R = nrm.measure(nn.Sequential(Block(), Block(), nn.Linear(4, 2)), torch.rand(6, 4), against="zeros", target=0)
-    >>> len(nrm.evaluate.patch_nodes(R))
-    3
+    >>> found = nrm.evaluate.patch_nodes(*nrm.tasks.induction(6))
+    >>> round(found["blocks.0.attn.head(3)"], 2)  # it tells every token what stood before it
+    0.88
     """
     try:
         _refuse_word("direction", direction, DIRECTIONS)

@@ -81,19 +81,11 @@ def circuit(
         options: those of :func:`nrm.measure`.
 
     >>> import nrm
-    >>> class Block(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
-    ...     def forward(self, x):
-    ...         return x + self.down(self.up(x).relu())
-    >>> _ = torch.manual_seed(0)
-    >>> model, clean = nn.Sequential(Block(), Block(), nn.Linear(4, 2)), torch.rand(6, 4)
-    >>> right = model(clean).argmax(1)
-    >>> pairs = nrm.tasks.Pairs.of(clean, torch.zeros(6, 4), answers=right.tolist(), wrong=(1 - right).tolist())
-    >>> found = nrm.circuit(model, pairs, top=3, draws=20)
-    >>> len(found.circuit), found.accuracy.share
-    (3, 1.0)
+    >>> found = nrm.circuit(*nrm.tasks.induction(12), top=0.05, draws=20)
+    >>> [str(edge) for edge in found.circuit.edges][1:]
+    ['blocks.1.attn.head(3) -> output', 'blocks.0.attn.head(3) -> blocks.1.attn.k.head(3)']
+    >>> found.accuracy.share
+    1.0
     """
     try:
         read_options(options)
