@@ -353,7 +353,7 @@ def test_the_memory_bound_is_kept() -> None:
         done = subprocess.run([sys.executable, "-c", PEAK, f"{bound} MiB"], capture_output=True, text=True, check=True)
         return float(done.stdout)
 
-    # Beside busy processes about one run in four has 8 to 15 MiB more (67 to 74, 58 to 60 otherwise). Huge pages are not
-    # the cause; which questions are asked does not change, so that the least of three runs is theirs.
+    # Beside busy processes about one run in four has 8 to 15 MiB more (67 to 74, 58 to 60 otherwise). Huge pages are
+    # not the cause; the questions are always the same, so that the least of three runs is theirs.
     assert any(grown(64) < 64 for _ in range(3))
     assert grown(2048) > 300, "without a tight bound the same questions take far more"
