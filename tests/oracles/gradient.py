@@ -34,6 +34,21 @@ def _layer_norm(x: Tensor, shape: tuple[int, ...], weight: Tensor, bias: Tensor,
     return (x - x.mean(dims, keepdim=True)) / deviation * weight + bias
 
 
+def _softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    return torch.softmax(x, dim, dtype=dtype).detach()
+
+
+def _glu(x: Tensor, dim: int = -1) -> Tensor:
+    signal, gate = x.chunk(2, dim)
+    return signal * torch.sigmoid(gate).detach()
+
+
+def _power(x: Tensor, exponent: float) -> Tensor:
+    """Roots are lengths of vectors, by which these are divided."""
+    found = torch.pow(x, exponent)
+    return found.detach() if exponent == 0.5 else found
+
+
 def _rms_norm(x: Tensor, shape: tuple[int, ...], weight: Tensor, eps: float | None = None) -> Tensor:
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     return x / (x.square().mean(tuple(range(-len(shape), 0)), keepdim=True) + eps).sqrt().detach() * weight
@@ -42,7 +57,10 @@ def _rms_norm(x: Tensor, shape: tuple[int, ...], weight: Tensor, eps: float | No
 HELD: dict[str, Callable[..., Tensor]] = {
     **{f.__name__: _secant(f) for f in (F.relu, F.gelu, F.silu, F.softplus, F.elu, torch.tanh)},
     "sigmoid": _held(torch.sigmoid),
-    "softmax": _held(torch.softmax),
+    "softmax": _softmax,
+    "glu": _glu,
+    "rsqrt": _held(torch.rsqrt),
+    "pow": _power,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,10 +21,13 @@ from nrm.capture.guard import plain_attention, plain_execution, untouched, watch
 from nrm.capture.ops import Source
 from nrm.capture.recorder import Recorder
 from nrm.capture.samples import Whose
-from nrm.capture.tape import Node, Tape
+from nrm.capture.several import begin_decoder, compares_many, find_ends, is_common, patch_owners, sample_input
+from nrm.capture.tape import Tape
 from nrm.capture.vocabulary import COMPOSED, VOCABULARY
 from nrm.errors import CaptureError
 
+LOGITS = ("logits", "logits_per_image", "logits_per_audio")
+"""The outputs that are explained, by what models of Hugging Face call them."""
 Output = str | int | Callable[[Any], Tensor] | None
 
 
@@ -47,14 +49,16 @@ def capture(
     anatomy = Anatomy(model)
     check_model(anatomy)
     args, kwargs = split_inputs(inputs)
+    kwargs, begun = begin_decoder(model, args, kwargs)
     given = tensors_in((args, kwargs))
     graphs = None if batch_dim is None else find_graphs(model, args, kwargs)
-    batch_dim = batch_dim if graphs is None else None
+    batch_dim = batch_dim if graphs is None and not compares_many(model, kwargs) else None
     check_inputs([t for t in given if graphs is None or t.numel()], anatomy, batch_dim)
     precisions = anatomy.precisions | {t.dtype for t in given if t.is_floating_point()}
     dtype = dtype or (torch.float64 if torch.float64 in precisions else torch.float32)
-    owners = {} if batch_dim is None else _packed_owners((args, kwargs))
-    batch = _count_samples(given, owners, batch_dim, graphs)
+    owners = {} if batch_dim is None else _packed_owners((args, kwargs)) | patch_owners(model, kwargs)
+    holder = sample_input(model, kwargs)
+    batch = _count_samples(given if holder is None else [kwargs[holder]], owners, batch_dim, graphs)
     exact = precisions == {dtype}
 
     def run(change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None) -> _Recorded:
@@ -65,10 +69,12 @@ def capture(
         )  # fmt: skip
         mine = _own(args, dtype), _own(kwargs, dtype)
         with untouched(anatomy), plain_execution(), plain_attention(anatomy) as instead:
+            recorder.notes += [] if begun is None else [begun]
             recorder.notes += [f"attention is computed by 'sdpa' while it is captured, not by {n!r}" for n in instead]
             starts = []
             for (name, tensor), theirs in zip(_input_names(*mine), given, strict=True):
-                whose = _whose(tensor, owners.get(id(theirs)), batch, batch_dim, graphs)
+                along = None if is_common(model, name, kwargs) else batch_dim
+                whose = _whose(tensor, owners.get(id(theirs)), batch, along, graphs)
                 starts += [(index, theirs) for index in recorder.add_input(tensor, name, whose)]
             result = _recorded(recorder, anatomy, model, mine, output, any(t.is_floating_point() for t in given))
             if not change:
@@ -78,7 +84,7 @@ def capture(
     found = run()
     made = repeat.find_made(found.recorder, lambda change: run(change).recorder)
     found = run(made=made) if made else found
-    return _finish(found.recorder, anatomy, found.result, batch, dtype, _padding(model, *found.inputs))
+    return _finish(found, anatomy, model, batch, dtype)
 
 
 class _Recorded(NamedTuple):
@@ -172,6 +178,7 @@ def own_output(model: nn.Module, inputs: Any, output: Output = None) -> Tensor:
     model = unwrap(model)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     args, kwargs = split_inputs(inputs)
+    kwargs, _ = begin_decoder(model, args, kwargs)
     with untouched(Anatomy(model)), plain_execution():
         buffers = [(b, b.clone()) for b in model.buffers()]
         try:
@@ -243,8 +250,8 @@ def _choose(result: Any, output: Output) -> Tensor:
         chosen = _by_key(result, output)
     elif isinstance(result, Tensor):
         chosen = result
-    elif isinstance(getattr(result, "logits", None), Tensor):
-        chosen = result.logits
+    elif known := [name for name in LOGITS if isinstance(getattr(result, name, None), Tensor)]:
+        chosen = getattr(result, known[0])
     else:
         floats = [t for t in tensors_in(result) if t.is_floating_point()]
         if len(floats) != 1:
@@ -291,31 +298,6 @@ def _no_embedding(got: str | None = None) -> CaptureError:
     )  # fmt: skip
 
 
-def _padding(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """The attention mask among the inputs of a model that takes tokens, ``(samples, positions)``."""
-    try:
-        given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
-    except (TypeError, ValueError):
-        given = kwargs
-    mask = given.get("attention_mask", kwargs.get("attention_mask"))
-    return mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
-
-
-def _ends(tape_input: Node, padding: Tensor | None) -> Tensor | None:
-    """Each sample's last position that is not padding, of an embedding ``(samples, positions, channels)``."""
-    given = tape_input.name == "input.inputs_embeds"
-    if not isinstance(tape_input.op, Source) or (tape_input.op.kind != "embedding" and not given):
-        return None
-    if tape_input.ndim != 3:
-        return None
-    batch, length = tape_input.shape[:2]
-    if tape_input.sample != 0:
-        return None
-    if padding is None or padding.shape != (batch, length):
-        return torch.full((batch,), length - 1, device=tape_input.value.device)
-    return ((padding != 0) * torch.arange(1, length + 1, device=padding.device)).amax(1) - 1
-
-
 def _user_inputs(recorder: Recorder) -> tuple[int, ...]:
     """The user's inputs: float tensors, and the embeddings of integers.
 
@@ -335,9 +317,8 @@ def _user_inputs(recorder: Recorder) -> tuple[int, ...]:
     return tuple(n.index for n in sources)
 
 
-def _finish(
-    recorder: Recorder, anatomy: Anatomy, result: Tensor, batch: int, dtype: torch.dtype, padding: Tensor | None
-) -> Tape:
+def _finish(found: _Recorded, anatomy: Anatomy, model: nn.Module, batch: int, dtype: torch.dtype) -> Tape:
+    recorder, result, _ = found
     inputs = _user_inputs(recorder)
     if not inputs:
         raise _no_embedding()
@@ -351,9 +332,10 @@ def _finish(
     if "input" not in recorder.names:
         recorder.names["input"] = [inputs[0]] if len(inputs) == 1 else list(inputs)
     modules = {path: type(m) for path, m in anatomy.modules}
+    ends = find_ends(model, found.inputs, recorder.nodes, recorder.nodes[inputs[0]], recorder.nodes[output])
     tape = Tape(
         recorder.nodes, recorder.names, recorder.received, modules, inputs, output, batch, dtype,
-        tuple(dict.fromkeys(recorder.notes)), recorder.steps, _ends(recorder.nodes[inputs[0]], padding),
+        tuple(dict.fromkeys(recorder.notes)), recorder.steps, ends,
         None if recorder.graphs is None else recorder.graphs.edges, doubts=tuple(recorder.constants.doubts),
     )  # fmt: skip
     check_finite(tape)

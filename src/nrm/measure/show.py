@@ -52,6 +52,7 @@ def measure_rows(
         ("layers", f"{reached} on the way to the output; R.layers lists them"),
     ]
     rows += [("attention", note) for note in tape.notes if note.startswith("attention is computed by")]
+    rows += [("decoder", note) for note in tape.notes if note.startswith("the decoder ")]
     blocks = {node.block for node in tape.nodes if node.block is not None}
     if blocks:
         rows.append(("values", f"those inside {len(blocks)} blocks are computed again when they are read (memory=)"))
