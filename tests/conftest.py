@@ -54,7 +54,8 @@ def shared() -> Callable[[str], Path]:
         for path in (home / item for home in homes):
             if path.exists():
                 return path
-        fetch = "; make smollm2 fetches it" if item.startswith("smollm2") else ""
+        name = item.split("-")[0]
+        fetch = f"; make {name} fetches it" if name in ("smollm2", "whisper") else ""
         pytest.skip(f"real data absent: no {item!r} (set NRM_DATA to the data folder{fetch})")
 
     return find

@@ -15,12 +15,24 @@ from nrm.errors import CaptureError
 
 TEXT = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds")
 """Inputs that are a text, as models of Hugging Face call them."""
-SEEN = ("pixel_values", "input_features", "input_values")
+IMAGES = ("pixel_values", "pixel_values_videos")
+SOUNDS = ("input_features", "input_values")
+SEEN = (IMAGES[0], *SOUNDS)
 """Inputs that are images or sounds."""
-PLACES = {"pixel_values": "image_token_id", "pixel_values_videos": "video_token_id"}
+PLACES = dict(zip(IMAGES, ("image_token_id", "video_token_id"), strict=True))
 """Inputs that a text keeps places for, and what the settings call the token of these places."""
 UNLABELED = -100
 """The label of a position that no loss counts, such as padding."""
+
+
+def kind_of_input(node: Node) -> str:
+    """What a user's input is: ``"text"``, ``"image"``, ``"sound"``, or ``"numbers"`` if nothing says so."""
+    name = node.name.rpartition(".")[2]
+    if node.op.kind == "embedding" or name.endswith("inputs_embeds"):
+        return "text"
+    if name in IMAGES or (len(node.layer_shape) == 3 and node.channel == (node.sample is not None)):
+        return "image"
+    return "sound" if name in SOUNDS else "numbers"
 
 
 def compares(model: nn.Module, named: Mapping[str, Any]) -> bool:

@@ -46,6 +46,7 @@ from nrm.measure.living import LivingEdges as LivingEdges
 from nrm.measure.making import measure
 from nrm.measure.measure import Measure
 from nrm.measure.origin import model_digest as model_digest
+from nrm.measure.parts import InputPart, InputParts
 from nrm.measure.peaks import (
     Box as Box,
     Fields as Fields,
@@ -73,6 +74,8 @@ __all__ = [
     "Cut",
     "Difference",
     "Generated",
+    "InputPart",
+    "InputParts",
     "LayerRow",
     "LayerTable",
     "Measure",

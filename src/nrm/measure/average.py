@@ -19,6 +19,7 @@ from nrm.measure.direct import DirectEdges, Ends, averaged_edges
 from nrm.measure.inside import CircuitPart
 from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, averaged
+from nrm.measure.parts import InputParts
 from nrm.measure.searching import side_of
 from nrm.measure.show import FactRows, as_html, as_text, options_text, outputs_text
 from nrm.measure.table import tabulate
@@ -235,6 +236,11 @@ class Average:
     def tokens(self) -> Partition:
         """The tokens of a text, each with all that the model adds up for it: word, position, type."""
         return self._first.tokens
+
+    @property
+    def parts(self) -> InputParts:
+        """Everything that the model reads as one axis: patches, frames, tokens."""
+        return self._first.parts
 
     @property
     def inputs(self) -> Cut:

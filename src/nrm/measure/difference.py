@@ -18,6 +18,7 @@ from nrm.measure.direct import DirectEdges, Ends, edges_apart, plan_direct
 from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, combined
 from nrm.measure.lift import FORMS, read_form
+from nrm.measure.parts import InputParts
 from nrm.measure.planning import Planner, plan_of
 from nrm.measure.searching import side_of
 from nrm.measure.show import FactRows, as_html, as_text, options_text, outputs_text
@@ -233,6 +234,12 @@ class Difference:
     def tokens(self) -> Partition:
         """The tokens of a text, each with all that the model adds up for it: word, position, type."""
         return self._both(lambda R: R.tokens)[0]
+
+    @property
+    def parts(self) -> InputParts:
+        """Everything that both models read as one axis; the differences on it add up to 0."""
+        one, other = self._both(lambda R: R.parts)
+        return one.with_constants(other)
 
     @property
     def inputs(self) -> Cut:

@@ -24,6 +24,7 @@ from nrm.measure.inside import CircuitPart
 from nrm.measure.labels import Names, label_flows
 from nrm.measure.layers import Cut, LayerTable, layer_table
 from nrm.measure.lift import FORMS, lift_of, lifted_flows, read_form
+from nrm.measure.parts import InputParts, find_parts
 from nrm.measure.planning import Planner, plan_of
 from nrm.measure.searching import flows_of, walks_of
 from nrm.measure.show import as_html, as_text, describe, measure_rows
@@ -401,6 +402,35 @@ class Measure:
         (torch.Size([1, 3]), True)
         """
         return self[find_tokens(self.inner.tape, self.inner.network.rules.reached).name].positions
+
+    @property
+    def parts(self) -> InputParts:
+        """Everything that the model reads as one axis: images by patches, sounds by frames, texts by tokens.
+
+        It is a cut, so that ``R(R.parts)`` adds up to 1 with the model's constants (biases, tables of positions), each
+        of which is one unit, after the others. ``R.parts["image"]`` is one thing alone, ``R.parts.split(R(R.parts))``
+        has the answer by things.
+
+        >>> import nrm, torch
+        >>> from torch import nn
+        >>> class Model(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.look, self.words, self.head = nn.Conv2d(1, 4, 4, 4), nn.Embedding(9, 4), nn.Linear(4, 2)
+        ...     def forward(self, pixel_values, input_ids):
+        ...         read = [self.look(pixel_values).flatten(2).mT, self.words(input_ids)]
+        ...         return self.head(torch.cat(read, 1).relu().mean(1))
+        >>> _ = torch.manual_seed(0)
+        >>> x = {"pixel_values": torch.rand(1, 1, 8, 8), "input_ids": torch.tensor([[3, 1, 4]])}
+        >>> R = nrm.measure(Model(), x, rules="lrp-0", bias="input")
+        >>> R.parts
+        parts(image 2x2, text 3, 2 constants)  # a cut: their relevances add up to 1
+        >>> R(R.parts).shape, round(float(R(R.parts).sum()), 4), R(R.parts["text"]).shape
+        (torch.Size([1, 9]), 1.0, torch.Size([1, 3]))
+        >>> {name: tuple(part.shape) for name, part in R.parts.split(R(R.parts)).items()}
+        {'image': (1, 2, 2), 'text': (1, 3), 'constants': (1,)}
+        """
+        return find_parts(self.inner.places)
 
     @property
     def inputs(self) -> Cut:

@@ -155,5 +155,6 @@ def _stacked(places: Places, stack: Stack) -> list[Axis]:
     names: list[str] = []
     for partition in stack.partitions:
         blocks = Blocks.of(places.resolve(partition.layer)[1], partition)
-        names += [f"{partition.layer} {at}" for at in map(blocks.place, range(math.prod(blocks.shape)))]
+        places_in = map(blocks.place, range(math.prod(blocks.shape)))
+        names += [str(partition.layer) if at is None else f"{partition.layer} {at}" for at in places_in]
     return [Axis(str(stack), len(names), None, tuple(names))]

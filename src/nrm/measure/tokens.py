@@ -21,14 +21,14 @@ def find_tokens(tape: Tape, reached: Sequence[bool]) -> Node:
     """
     begin = [node for node in tape.sources if node.op.kind == "embedding" and reached[node.index]]
     begin = begin or [tape.nodes[i] for i in tape.inputs if reached[i]]
-    found = {node.index: node for node in (_join(tape, reached, first) for first in begin)}
+    found = {node.index: node for node in (join_embeddings(tape, reached, first) for first in begin)}
     tokens = [node for node in found.values() if len(node.layer_shape) == 2 and node.channel is not None]
     if len(tokens) == 1:
         return tokens[0]
     if tokens:
         raise QuestionError(
             "the model reads several sequences of tokens", got=", ".join(repr(node.name) for node in tokens),
-            hint=f"R[{tokens[0].name!r}].positions",
+            hint=f"R[{tokens[0].name!r}].positions; R.parts has all of them",
         )  # fmt: skip
     raise QuestionError(
         "the input is not a sequence of tokens", got=", ".join(f"{n.name!r} of shape {n.layer_shape}" for n in begin),
@@ -36,7 +36,7 @@ def find_tokens(tape: Tape, reached: Sequence[bool]) -> Node:
     )  # fmt: skip
 
 
-def _join(tape: Tape, reached: Sequence[bool], first: Node) -> Node:
+def join_embeddings(tape: Tape, reached: Sequence[bool], first: Node) -> Node:
     """The last sum of embeddings that an embedding goes into; itself if there is none."""
     at = found = first
     while True:
