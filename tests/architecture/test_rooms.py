@@ -23,6 +23,7 @@ ORDER = [
     "extras",
     "numbers",
     "memory",
+    "devices",
     "largest",
     "files",
     "tables",
@@ -139,9 +140,10 @@ def test_rooms_import_through_the_front_of_a_room() -> None:
 
 # Names of torch, Python and IPython that begin with an underscore and have no other.
 THEIRS = {
-    "_DropoutNd", "_NormBase", "_buffers", "_cdata", "_exit", "_getframe", "_global_forward_hooks_with_kwargs",
-    "_indices", "_ipython_key_completions_", "_modules", "_orig_mod", "_parameters", "_qualified_op_name", "_qualname",
-    "_replace", "_schema", "_use_count", "_version",
+    "_DropoutNd", "_NormBase", "_buffers", "_cdata", "_compiled_call_impl",
+    "_convert_weight_packed_for_cpu_inverse", "_exit", "_getframe", "_global_forward_hooks_with_kwargs",
+    "_indices", "_ipython_key_completions_", "_make_wrapper_subclass", "_modules", "_orig_mod", "_parameters",
+    "_qualified_op_name", "_qualname", "_replace", "_schema", "_use_count", "_version",
 }  # fmt: skip
 
 

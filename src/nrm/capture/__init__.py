@@ -3,7 +3,7 @@
 from nrm.capture.arguments import tensors_in
 from nrm.capture.axes import through as through
 from nrm.capture.call import Call
-from nrm.capture.capture import capture, own_output, unwrap as unwrap
+from nrm.capture.capture import capture, own_output
 from nrm.capture.contrast import Pair, Step, contrast
 from nrm.capture.graphs import is_record as is_record
 from nrm.capture.guard import plain_execution, uncollected as uncollected
@@ -34,6 +34,7 @@ from nrm.capture.ops import (
 from nrm.capture.register import register
 from nrm.capture.replay import Deviation, Segment, find_deviation, reads, replay
 from nrm.capture.several import kind_of_input as kind_of_input
+from nrm.capture.stand_ins import standing_in as standing_in, unwrap as unwrap
 from nrm.capture.stream import (
     ResidualStream as ResidualStream,
     StreamBranch as StreamBranch,

@@ -22,6 +22,7 @@ from nrm.capture.ops import Source
 from nrm.capture.recorder import Recorder
 from nrm.capture.samples import Whose
 from nrm.capture.several import begin_decoder, compares_many, find_ends, is_common, patch_owners, sample_input
+from nrm.capture.stand_ins import is_compiled, standing_in, unwrap
 from nrm.capture.tape import Tape
 from nrm.capture.vocabulary import COMPOSED, VOCABULARY
 from nrm.errors import CaptureError
@@ -42,11 +43,22 @@ def capture(
 
     It is run once more, on changed inputs, where values left torch on the way: to see what has come back of them.
     """
-    model = unwrap(model)
     check_options(batch_dim, dtype)
-    if not isinstance(model, nn.Module):
-        raise CaptureError("not a model", got=type(model).__name__, expected="a torch.nn.Module")
-    anatomy = Anatomy(model)
+    plain = unwrap(model)
+    if not isinstance(plain, nn.Module):
+        raise CaptureError("not a model", got=type(plain).__name__, expected="a torch.nn.Module")
+    with standing_in(plain, is_compiled(model)) as notes:
+        tape = _capture(Anatomy(plain), inputs, output, batch_dim, dtype, whole, bound, beside)
+    tape.notes = (*notes, *tape.notes)
+    return tape
+
+
+def _capture(
+    anatomy: Anatomy, inputs: Any, output: Output, batch_dim: int | None, dtype: torch.dtype | None, whole: bool,
+    bound: int | None, beside: Tape | None,
+) -> Tape:  # fmt: skip
+    """The tape of a model whose weights can be read."""
+    model = anatomy.model
     check_model(anatomy)
     args, kwargs = split_inputs(inputs)
     kwargs, begun = begin_decoder(model, args, kwargs)
@@ -160,17 +172,6 @@ def _whose(tensor: Tensor, owner: Tensor | None, batch: int, batch_dim: int | No
         return graphs.whose(tensor)
     has_samples = batch_dim is not None and tensor.ndim > batch_dim and tensor.shape[batch_dim] == batch
     return Whose(batch_dim if has_samples and owner is None else None, owner)
-
-
-def unwrap(model: Any) -> Any:
-    """The user's own module inside ``torch.compile`` and data-parallel wrappers."""
-    while True:
-        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        else:
-            return model
 
 
 def own_output(model: nn.Module, inputs: Any, output: Output = None) -> Tensor:

@@ -44,6 +44,7 @@ from nrm.capture.precision import INSTEAD, Origins, Precision
 from nrm.capture.recall import Recall
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
+from nrm.operators import loaded
 
 
 class Recorder(TorchFunctionMode):
@@ -141,7 +142,9 @@ class Recorder(TorchFunctionMode):
         origin = self.origin.get(id(tensor))
         name = origin[1] if origin else f"{self.path}/{label}.constant"
         made = bool(self.constants.made_now) or self.is_derived(tensor)
-        return self.source(Source("constant", made), tensor.to(self.precision.dtype), label, sample, channel, name)
+        return self.source(
+            Source("constant", made), loaded(tensor).to(self.precision.dtype), label, sample, channel, name
+        )
 
     def constant_like(self, node: Node, tensor: Tensor, label: str) -> int:
         """A constant that replaces all of a tensor, with its samples and channels."""

@@ -20,7 +20,7 @@ from nrm.capture import remember
 from nrm.capture.arguments import tensors_in
 from nrm.capture.ops import Combine, Term
 from nrm.errors import CaptureError
-from nrm.operators import Gather, Reshape
+from nrm.operators import Gather, LateWeight, Reshape
 
 if TYPE_CHECKING:
     from nrm.capture.recorder import Recorder
@@ -49,7 +49,7 @@ class Memory:
         self.seen: dict[int, list[Tensor]] = {}
         self.exposed: dict[int, str] = {}
         self._begins: list[int] = []
-        self._own = {memory_of(t): t for t in own if t.numel()}
+        self._own = {memory_of(t): t for t in own if t.numel() and not isinstance(t, LateWeight)}
         self._saved: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def meet(self, tensor: Tensor) -> None:
@@ -374,8 +374,8 @@ def adopt(r: Recorder, targets: list[Tensor]) -> bool:
 
 
 def memory_of(tensor: Tensor) -> int:
-    """Where the memory of a tensor begins."""
-    return tensor.untyped_storage().data_ptr()
+    """Where the memory of a tensor begins; 0 for one without memory."""
+    return 0 if isinstance(tensor, LateWeight) else tensor.untyped_storage().data_ptr()
 
 
 def _geometry(tensor: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nrm.capture import plain_execution
+from nrm.devices import home_of
 from nrm.errors import NrmError, QuestionError
 from nrm.evaluate.backward import GIM, GradientMethod, RelP, TrueGradient
 from nrm.evaluate.gradients import StreamGradients, Written
@@ -219,7 +220,7 @@ def _lengths(part: PatchedPart, writers: Sequence[StreamEnd]) -> Tensor:
 
 def _clean_run(model: Any, batch: PairBatch, options: Mapping[str, Any]) -> Measure:
     """The measure of clean inputs alone, under the rules of transformers."""
-    some = batch.to(next((t.device for t in model.parameters()), torch.device("cpu")))
+    some = batch.to(home_of(model))
     return measure(model, some.clean, output=some.odds, **{"rules": "transformer", **options})
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nrm.capture import ResidualStream, Tape, find_stream, plain_execution
+from nrm.devices import home_of
 from nrm.errors import NrmError, QuestionError
 from nrm.evaluate.intervention import output_weights
 from nrm.evaluate.patched import CircuitCurve, Patched, PatchedNodes
@@ -185,7 +186,7 @@ class PatchInputs:
             self.model.inner.origin.check_fresh()
             yield self.model
             return
-        device = next((t.device for t in self.model.parameters()), torch.device("cpu"))
+        device = home_of(self.model)
         for some in self._pairs.by_length(self._size):
             batch = some.to(device)
             yield measure(self.model, batch.clean, against=batch.corrupted, output=batch.odds, **self._options)

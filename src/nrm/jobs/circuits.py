@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from nrm.devices import home_of
 from nrm.errors import JobError, NrmError, QuestionError, ResultFileError
 from nrm.files import begin, claim, differing, mark_results, replacing, write_text
 from nrm.jobs.parts import writing
@@ -225,7 +226,7 @@ class CircuitJob:
     def _inner(self, n: int) -> Inner:
         """The measure of a batch: held as long as there is room for all that are."""
         if n not in self._held:
-            batch = self._batches[n].to(_device(self._model))
+            batch = self._batches[n].to(home_of(self._model))
             R = measure(
                 self._model, batch.clean, against=batch.corrupted, output=batch.odds, progress=self._progress,
                 **self._options,
@@ -244,10 +245,6 @@ class CircuitJob:
             with writing(file):
                 _write_edges(file, found)
         return found
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next((t.device for t in model.parameters()), torch.device("cpu"))
 
 
 @contextmanager

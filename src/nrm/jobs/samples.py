@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
+from nrm.devices import home_of
 from nrm.errors import QuestionError
 
 LABELS = ("label", "labels")
@@ -105,8 +106,7 @@ def _pick(inputs: Any, i: int) -> Any:
 
 def on_device(inputs: Any, model: nn.Module) -> Any:
     """Inputs on the device of a model."""
-    tensor = next(model.parameters(), None)
-    return inputs if tensor is None else _on(inputs, tensor.device)
+    return inputs if next(model.parameters(), None) is None else _on(inputs, home_of(model))
 
 
 def _on(inputs: Any, device: torch.device) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nrm.capture import Linear, Tape, own_output, tensors_in, unwrap
+from nrm.capture import Linear, Tape, own_output, standing_in, tensors_in, unwrap
 from nrm.errors import NrmError
+from nrm.operators import loaded
 
 Versions = list[tuple[str, Tensor, int]]
 
@@ -24,7 +25,7 @@ class Origin:
         self.model = unwrap(model)
         self._used = _used_weights(tape) + (_versions(list(self.model.named_parameters())) if every else [])
         self._call: tuple[Any, Any] | None = None
-        if any(p.is_floating_point() and p.dtype != tape.dtype for p in self.model.parameters()):
+        if any(p.dtype != tape.dtype for p in self.model.parameters()):  # packed ones are of whole numbers
             self._call = (inputs, output)
             self._all = _versions([*self.model.named_parameters(), *self.model.named_buffers(),
                                    *(("input", t) for t in tensors_in(inputs))])  # fmt: skip
@@ -54,11 +55,12 @@ class Origin:
 def model_digest(model: nn.Module) -> str:
     """A fingerprint of a model's class, parameters and buffers."""
     digest = hashlib.blake2b(type(model).__qualname__.encode(), digest_size=16)
-    for name, tensor in sorted(model.state_dict().items()):
-        if isinstance(tensor, Tensor):
-            digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-            data = tensor.detach().cpu().contiguous().view(-1)
-            digest.update(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")
+    with standing_in(model):
+        for name, tensor in sorted(model.state_dict().items()):
+            if isinstance(tensor, Tensor):
+                digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+                data = loaded(tensor.detach()).cpu().contiguous().view(-1)
+                digest.update(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")
     return digest.hexdigest()
 
 

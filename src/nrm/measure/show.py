@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 FactRows = list[tuple[str, str]]
 SHOWN = 4
 """How many samples are shown one by one."""
+NOTES = (
+    ("attention", "attention is computed by"), ("decoder", "the decoder "), ("compiled", "compiled "),
+    ("weights", "weights "),
+)  # fmt: skip
+"""The notes of a capture that are facts of the measure, by how they begin, and what they are about."""
 SIGN = "relevance is a share of a negative output: positive relevance argues for the negative value"
 
 
@@ -51,8 +56,7 @@ def measure_rows(
         ("options", options_text(network)),
         ("layers", f"{reached} on the way to the output; R.layers lists them"),
     ]
-    rows += [("attention", note) for note in tape.notes if note.startswith("attention is computed by")]
-    rows += [("decoder", note) for note in tape.notes if note.startswith("the decoder ")]
+    rows += [(name, note) for name, begin in NOTES for note in tape.notes if note.startswith(begin)]
     blocks = {node.block for node in tape.nodes if node.block is not None}
     if blocks:
         rows.append(("values", f"those inside {len(blocks)} blocks are computed again when they are read (memory=)"))

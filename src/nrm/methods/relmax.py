@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nrm.devices import home_of
 from nrm.errors import QuestionError
 from nrm.jobs import relmax as run
 from nrm.measure import read_options
@@ -93,7 +94,7 @@ def relmax(
         progress=progress, rows=sys.maxsize, per_class=False, **options,
     )  # fmt: skip
     rows, axes = found.rows(*concepts), (*found.facts["questions"][0]["shape"], min(k, found.count))
-    device = next((p.device for p in model.parameters()), None)
+    device = home_of(model)
     dtype = getattr(torch, found.facts["dtype"].removeprefix("torch."))
     best = torch.from_numpy(rows.sample).to(device).reshape(axes)
     scores = torch.from_numpy(rows.score).to(device, dtype).reshape(axes)

@@ -9,6 +9,7 @@ from nrm.operators.convolution import Convolution, FlatConvolution, convolution_
 from nrm.operators.dense import Dense
 from nrm.operators.fields import Field, WeightRows, field_of, pick, sources
 from nrm.operators.jacobian import Ends, Jacobian, PerSample
+from nrm.operators.late import LateWeight, loaded
 from nrm.operators.maps import (
     Around as Around,
     Centering,
@@ -42,6 +43,7 @@ __all__ = [
     "Identity",
     "Jacobian",
     "LateMatmul",
+    "LateWeight",
     "LinearMap",
     "Masking",
     "Matmul",
@@ -59,6 +61,7 @@ __all__ = [
     "convolution_in",
     "field_of",
     "has_table",
+    "loaded",
     "pick",
     "place_all",
     "sources",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nrm.operators.late import loaded
 from nrm.operators.maps import LinearMap, WeightChange, along
 
 PIECE = 2**18
@@ -83,10 +84,11 @@ class Dense(LinearMap):
 
     def _pieces(self) -> Iterator[tuple[slice, Tensor]]:
         """Some rows of the weights at a time, cast."""
-        many = max(1, PIECE // max(1, self.weight.shape[1]))
-        for begin in range(0, self.weight.shape[0], many):
+        weight = loaded(self.weight)
+        many = max(1, PIECE // max(1, weight.shape[1]))
+        for begin in range(0, weight.shape[0], many):
             rows = slice(begin, begin + many)
-            yield rows, self.weight[rows].to(self.dtype)
+            yield rows, weight[rows].to(self.dtype)
 
     def bound(self, x: Tensor) -> Tensor:
         lengths: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nrm.devices import home_of
 from nrm.errors import InputError, QuestionError, warn
 from nrm.tasks.accuracy import ENOUGH, Accuracy
 
@@ -206,7 +207,7 @@ class Pairs(Sequence[TaskPair]):
 
         A pair is right if its log-odds are positive, or without wrong answers if a right one has the largest logit.
         """
-        device = next((t.device for t in model.parameters()), torch.device("cpu"))
+        device = home_of(model)
         clean, corrupted, right = list[Tensor](), list[Tensor](), list[Tensor]()
         with torch.no_grad():
             for some in (one.to(device) for one in self.by_length(batch)):

@@ -84,7 +84,7 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a.shape != b.shape:
             return False
-        shared = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
+        shared = a.data_ptr() == b.data_ptr() != 0 and a.stride() == b.stride()
         return shared or torch.equal(a, b)
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_same, a, b))
