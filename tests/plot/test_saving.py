@@ -65,6 +65,7 @@ PICTURES: dict[str, Callable[[nrm.Measure], Any]] = {
     "gallery": lambda R: plot.gallery(found(R), R["1"].channel(0), k=2, dataset=torch.rand(6, 1, 8, 8)),
     "generated": lambda R: plot.generated(written()),
     "graph": lambda R: plot.graph(torch.tensor([[0], [1]]), [0.5, 0.5], pos=[[0.0, 0.0], [1.0, 1.0]]),
+    "parts": lambda R: plot.parts(R),
     "sc_curves": lambda R: plot.sc_curves([1, 2, 3], {"mine": torch.rand(4, 3)}),
     "scatter": lambda R: plot.scatter(torch.rand(9), torch.rand(9)),
     "series": lambda R: plot.series(torch.rand(6, 2), torch.rand(6, 2)),

@@ -33,7 +33,7 @@ from nrm.capture.ops import (
 )
 from nrm.capture.register import register
 from nrm.capture.replay import Deviation, Segment, find_deviation, reads, replay
-from nrm.capture.several import kind_of_input as kind_of_input
+from nrm.capture.several import kind_of_input as kind_of_input, patch_square as patch_square
 from nrm.capture.stand_ins import standing_in as standing_in, unwrap as unwrap
 from nrm.capture.stream import (
     ResidualStream as ResidualStream,

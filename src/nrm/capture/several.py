@@ -35,6 +35,12 @@ def kind_of_input(node: Node) -> str:
     return "sound" if name in SOUNDS else "numbers"
 
 
+def patch_square(model: nn.Module) -> int:
+    """The side of the squares of patches that lie one after the other in a row, as Qwen-VL orders them; else 1."""
+    side = getattr(getattr(getattr(model, "config", None), "vision_config", None), "spatial_merge_size", 1)
+    return side if isinstance(side, int) else 1
+
+
 def compares(model: nn.Module, named: Mapping[str, Any]) -> bool:
     """Whether a model compares images or sounds with texts, as CLIP does: both are given, and there is a scale.
 

@@ -11,7 +11,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from nrm.capture import plain_execution
+from nrm.capture import patch_square, plain_execution
 from nrm.errors import QuestionError
 from nrm.measure.asking import ask, ask_in_units
 from nrm.measure.check import Check
@@ -430,7 +430,7 @@ class Measure:
         >>> {name: tuple(part.shape) for name, part in R.parts.split(R(R.parts)).items()}
         {'image': (1, 2, 2), 'text': (1, 3), 'constants': (1,)}
         """
-        return find_parts(self.inner.places)
+        return find_parts(self.inner.places, patch_square(self.inner.origin.model))
 
     @property
     def inputs(self) -> Cut:

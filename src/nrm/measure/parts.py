@@ -25,12 +25,14 @@ class InputPart:
     """One thing that a model reads: its name, what it is, and the axis of its units, in the shape that they lie in.
 
     ``kind`` is ``"image"`` (patches in rows and columns), ``"sound"`` (frames), ``"text"`` (tokens) or ``"numbers"``.
+    Where the model is given patches in one row, ``square`` by ``square`` of them lie one after the other.
     """
 
     name: str
     kind: str
     partition: Partition
     shape: tuple[int, ...]
+    square: int = 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,10 +98,11 @@ def _shaped(table: Tensor, axis: int, shape: tuple[int, ...]) -> Tensor:
     return table.reshape(*table.shape[:at], *shape, *table.shape[at + 1 :])
 
 
-def find_parts(places: Places) -> InputParts:
+def find_parts(places: Places, square: int = 1) -> InputParts:
     """What the model of a measure reads.
 
-    Of a text, everything that is added up for a token is the token's, as in ``R.tokens``.
+    Of a text, everything that is added up for a token is the token's, as in ``R.tokens``. ``square`` is what the model
+    says of the order of patches.
     """
     tape, reached = places.network.tape, places.network.rules.reached
     found: dict[int, tuple[str, str]] = {}
@@ -111,7 +114,7 @@ def find_parts(places: Places) -> InputParts:
             below |= summed
     kinds = [kind for kind, _ in found.values()]
     parts = tuple(
-        _part(places, kind if kinds.count(kind) == 1 else name, kind, tape.nodes[i])
+        _part(places, kind if kinds.count(kind) == 1 else name, kind, tape.nodes[i], square)
         for i, (kind, name) in found.items()
     )  # fmt: skip
     inside = {*found, *below}  # what flows into constants down there is counted by the units above them
@@ -147,13 +150,14 @@ def _everything_before(tape: Tape, reached: Sequence[bool], node: Node) -> set[i
     return found if closed else None
 
 
-def _part(places: Places, name: str, kind: str, node: Node) -> InputPart:
+def _part(places: Places, name: str, kind: str, node: Node, square: int) -> InputPart:
     layer, shape, channel = Layer(node.name), node.layer_shape, places.frame(node).layer_channel
     if kind == "image" and len(shape) > 2:
         return _image(places.network.tape, name, node)
     if kind == "numbers" or len(shape) < 2 or channel is None:
         return InputPart(name, kind, Partition(layer), shape)
-    return InputPart(name, kind, layer.positions, tuple(n for axis, n in enumerate(shape) if axis != channel))
+    kept = tuple(n for axis, n in enumerate(shape) if axis != channel)
+    return InputPart(name, kind, layer.positions, kept, square if kind == "image" else 1)
 
 
 def _image(tape: Tape, name: str, node: Node) -> InputPart:

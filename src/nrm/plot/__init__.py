@@ -12,6 +12,7 @@ middle, red *for* the explained output, blue *against* it, the same lightness at
 * :func:`strips`: an image, and where its strongest combinations of blocks look.
 * :func:`text`: the tokens of a text in the colours of their relevance; shown by notebooks without any extra.
 * :func:`graph`: a graph with the relevance of its nodes and edges.
+* :func:`parts`: all that a model reads, images, sounds and texts, on one colour scale, each with its share.
 * :func:`generated`: generated tokens by the tokens that they come from.
 * :func:`table`: a table of shares with names at its sides, such as generated tokens by their sources.
 * :func:`circuit`: a circuit, layers from the bottom up, its edges as curves as wide as what flows in them.
@@ -44,6 +45,7 @@ from nrm.plot.grid import montage
 from nrm.plot.heat import heatmap
 from nrm.plot.layout import lay_out as lay_out
 from nrm.plot.nodes import graph, join_lines as join_lines
+from nrm.plot.parts import parts
 from nrm.plot.pictures import Array as Array, read_image as read_image
 from nrm.plot.saving import draw_and_save as draw_and_save, save_and_close as save_and_close
 from nrm.plot.series import series
@@ -62,6 +64,7 @@ __all__ = [
     "graph",
     "heatmap",
     "montage",
+    "parts",
     "sc_curves",
     "scatter",
     "series",

@@ -21,6 +21,20 @@ def subplots(needed_by: str, *shape: int, **options: Any) -> tuple[Any, Any]:
     return plt.subplots(*shape, FigureClass=canvas.Sheet, subplot_kw={"axes_class": canvas.Panel}, **options)
 
 
+def new_sheet(needed_by: str, size: tuple[float, float]) -> tuple[Any, Callable[[float, float, float, float], Any]]:
+    """A new figure of so many inches, and what puts axes into it: left, top, width, height in inches from its top."""
+    with extra("viz", needed_by):
+        import matplotlib.pyplot as plt
+    canvas = importlib.import_module("nrm.plot.canvas")
+    figure = plt.figure(FigureClass=canvas.Sheet, figsize=size)
+
+    def put(left: float, top: float, width: float, height: float) -> Any:
+        box = (left / size[0], 1 - (top + height) / size[1], width / size[0], height / size[1])
+        return figure.add_axes(box, axes_class=canvas.Panel)
+
+    return figure, put
+
+
 def new_axes(needed_by: str, size: tuple[float, float], **options: Any) -> Any:
     """Axes alone in a new figure of so many inches."""
     return subplots(needed_by, figsize=size, **options)[1]

@@ -172,15 +172,34 @@ class Text:
         if columns < 1:
             raise QuestionError("columns are not positive", got=repr(columns), where="nrm.plot.text")
         rows = _lines(self.pieces, columns)
-        width, height = (
-            max((x + len(p.text) for _, x, p in rows), default=1),
-            1 + max((y for y, _, _ in rows), default=0),
-        )
-        with extra("viz", "nrm.plot.text"):
-            from matplotlib.cm import ScalarMappable
-            from matplotlib.colors import Normalize
-            from matplotlib.patches import Rectangle
+        width, height = _extent(rows)
         ax = _new_axes(width, height, points) if ax is None else check_axes(ax, "nrm.plot.text")
+        self._draw_words(ax, rows, points)
+        ax.set(xlim=(-0.5, width + 0.5), ylim=(height - 0.4, -0.6))
+        if self.title:
+            ax.set_title(self.title, parse_math=False, color=INK, loc="left")
+        bar = lay_bar(
+            ax.figure, self.limit, self.labels, ax=ax, fraction=0.08, pad=0.06, aspect=24, shrink=0.5
+        )  # fmt: skip
+        if self.notes:
+            bar.set_label("\n".join(self.notes), size=NOTE_POINTS, color=INK)
+        return ax
+
+    def draw_alone(self, ax: Axes, columns: int, points: float, begin: int = 0) -> int:
+        """The words without a colour bar, in axes that are so many letters wide, from a line on; returns the next."""
+        rows = _lines(self.pieces, columns)
+        self._draw_words(ax, [(y + begin, x, piece) for y, x, piece in rows], points)
+        end = begin + _extent(rows)[1]
+        ax.set(xlim=(-0.5, columns + 0.5), ylim=(end - 0.4, -0.6))
+        return end
+
+    def count_lines(self, columns: int) -> int:
+        """How many lines the text has, if they have at most so many letters."""
+        return _extent(_lines(self.pieces, columns))[1]
+
+    def _draw_words(self, ax: Axes, rows: Sequence[tuple[int, int, ReadToken]], points: float) -> None:
+        with extra("viz", "nrm.plot.text"):
+            from matplotlib.patches import Rectangle
         for (y, x, piece), r in zip(rows, self.relevance, strict=True):
             level = float(r) / self.limit
             box = Rectangle((x - 0.08, y - 0.38), len(piece.text) + 0.16, 0.8, facecolor=color_at(level), linewidth=0)
@@ -189,22 +208,7 @@ class Text:
                 x + len(piece.text) / 2, y, piece.text, family="monospace", fontsize=points, color=_ink(level),
                 ha="center", va="center", parse_math=False,
             )  # fmt: skip
-        ax.set(xlim=(-0.5, width + 0.5), ylim=(height - 0.4, -0.6))
         ax.set_axis_off()
-        if self.title:
-            ax.set_title(self.title, parse_math=False, color=INK, loc="left")
-        colors = ScalarMappable(Normalize(-self.limit, self.limit), diverging())
-        bar = ax.figure.colorbar(
-            colors, ax=ax, orientation="horizontal", fraction=0.08, pad=0.06, aspect=24, shrink=0.5
-        )
-        ticks = {-self.limit: f"{short(-self.limit)}\n{self.labels[0]}", 0.0: "0",
-                 self.limit: f"{short(self.limit, plus=True)}\n{self.labels[1]}"}  # fmt: skip
-        bar.set_ticks(list(ticks), labels=list(ticks.values()))
-        bar.ax.tick_params(length=0, labelsize="small", labelcolor=INK)
-        bar.outline.set(edgecolor=FRAME, linewidth=0.6)
-        if self.notes:
-            bar.set_label("\n".join(self.notes), size=NOTE_POINTS, color=INK)
-        return ax
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
         """The text as a page (``.html``), or as a picture (``.png``, ``.svg``, ``.pdf`` ...).
@@ -215,6 +219,19 @@ class Text:
             draw_and_save(path, self.draw, **options)
             return
         write_text(path, f"<!doctype html><meta charset=utf-8>{self.html}\n")
+
+
+def lay_bar(figure: Any, limit: float, labels: tuple[str, str], **where: Any) -> Any:
+    """A colour bar that lies below what it is for, with a word at each end."""
+    with extra("viz", "nrm.plot.text"):
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
+    bar = figure.colorbar(ScalarMappable(Normalize(-limit, limit), diverging()), orientation="horizontal", **where)
+    low, high = f"{short(-limit)}\n{labels[0]}", f"{short(limit, plus=True)}\n{labels[1]}"
+    bar.set_ticks([-limit, 0.0, limit], labels=[low, "0", high])
+    bar.ax.tick_params(length=0, labelsize="small", labelcolor=INK)
+    bar.outline.set(edgecolor=FRAME, linewidth=0.6)
+    return bar
 
 
 def _ink(level: float) -> str:
@@ -241,6 +258,12 @@ def _lines(pieces: Sequence[ReadToken], columns: int) -> list[tuple[int, int, Re
         if piece.ends:
             y, x = y + 1, 0
     return placed
+
+
+def _extent(rows: Sequence[tuple[int, int, ReadToken]]) -> tuple[int, int]:
+    """How many letters and lines placed words take."""
+    wide = max((x + len(piece.text) for _, x, piece in rows), default=1)
+    return wide, 1 + max((y for y, _, _ in rows), default=0)
 
 
 def _new_axes(width: int, height: int, points: float) -> Axes:
