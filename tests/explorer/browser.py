@@ -38,7 +38,6 @@ def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1366, "height": 768}, accept_downloads=True, **options)
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
-    page.set_default_timeout(120_000)  # a busy machine is not a defect of the page
     complaints: list[str] = []
     page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: complaints.append(str(e)))

@@ -60,8 +60,14 @@ def changes(page: Any, before: str) -> None:
 def complete(page: Any) -> None:
     """All parts of the view are there."""
     page.wait_for_selector(".flow")
-    page.wait_for_selector(".verdict")
+    page.wait_for_selector("#trust .mark")
     page.wait_for_function("() => document.getElementById('job').hidden")
+
+
+def save(page: Any, what: str) -> None:
+    """Saves something of the menu."""
+    page.locator("#saving summary").click()
+    page.get_by_role("button", name=what, exact=True).click()
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
@@ -72,6 +78,8 @@ def test_a_report_shows_everything_from_one_file(browser: Any, report: Path) -> 
         assert page.locator("#network .node").count() > 8
         assert page.locator(".flow").count() == 3
         assert page.locator(".layer").count() > 5
+        assert re.search(r"Can this be trusted\? (Yes|With care|No)", page.locator("#trust").inner_text())
+        page.locator("#trust button").click()
         assert page.locator(".verdict").inner_text()
         assert "nrm.measure(" in page.locator("#script").inner_text()
         assert page.title() != "broken"
@@ -107,6 +115,51 @@ def test_a_report_works_by_keyboard(browser: Any, report: Path) -> None:
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
+def test_the_first_sentence_has_faces_and_chooses_nodes(browser: Any, report: Path) -> None:
+    with opened(browser, report.as_uri()) as page:
+        story = page.locator("#story").inner_text()
+        assert story.startswith(subjects.HOSTILE)
+        assert page.locator("#story .part canvas").count() >= 1
+        assert page.locator("#photo canvas").is_visible()
+        before = page.locator("#photo canvas").evaluate("c => c.toDataURL()")
+        faces = page.locator("#network .node image").evaluate_all("all => all.map(i => i.getAttribute('href'))")
+        assert len(faces) > 6
+        assert len(set(faces)) > 3
+        page.locator("#wanted").fill("pool 1")
+        assert set(page.locator(".layer .name").all_inner_texts()) == {"pool#1"}
+        page.locator("#wanted").fill("nothing")
+        assert page.locator(".layer").count() == 0
+        page.locator('[data-node="0:0"]').click()
+        assert page.locator("#photo canvas").evaluate("c => c.toDataURL()") == before  # in colour, whatever is chosen
+
+
+def test_parts_of_the_sentence_are_nodes_of_the_diagram(browser: Any, explorer: Any) -> None:
+    pytest.importorskip("sklearn")
+    layers = json.dumps([["pool#0", "clusters"], ["pool#1", "channels"], ["output", "channels"]])
+    with opened(browser, f"{explorer.url}#{urlencode({'layers': layers, 'item': '0'})}") as page:
+        complete(page)
+        page.locator("#story button.part").first.click()
+        chosen = page.locator('.node.on[data-node^="0:"] .share').all_text_contents()
+        assert chosen
+        assert answered(page) == pytest.approx(sum(map(number, chosen)), abs=0.1)
+        page.wait_for_function("() => document.querySelectorAll('#network .node[data-node^=\"1:\"] image').length > 4")
+
+
+def test_nodes_are_one_stop_of_the_tab_key(browser: Any, report: Path) -> None:
+    with opened(browser, report.as_uri()) as page:
+        assert page.locator('#network .node[tabindex="0"]').count() == 1
+        page.locator("#coverage").focus()
+        page.keyboard.press("Tab")  # nothing is chosen: the button that clears is off
+        first = page.evaluate("document.activeElement.dataset.node")
+        assert first is not None
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("End")
+        assert page.evaluate("document.activeElement.dataset.node").startswith("1:")
+        assert page.locator('#network .node[tabindex="0"]').count() == 1
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.dataset.node ?? 'none'") == "none"
+
+
 def test_coverage_merges_nodes_into_the_rest_and_columns_still_add_up(browser: Any, report: Path) -> None:
     with opened(browser, report.as_uri()) as page:
         before = page.locator(".node.block").count()
@@ -128,9 +181,9 @@ def test_a_permalink_opens_what_was_chosen(browser: Any, report: Path) -> None:
 def test_exports(browser: Any, report: Path) -> None:
     with opened(browser, report.as_uri()) as page:
         found = {}
-        for kind in ("PNG", "SVG", "CSV", "JSON"):
+        for kind, what in (("PNG", "the map"), ("SVG", "the diagram"), ("CSV", "the numbers"), ("JSON", "everything")):
             with page.expect_download() as waiting:
-                page.get_by_role("button", name=kind, exact=True).click()
+                save(page, f"{what} ({kind})")
             found[kind] = Path(waiting.value.path()).read_bytes()
     assert Image.open(io.BytesIO(found["PNG"])).width >= 100
     assert b"<svg" in found["SVG"]
@@ -345,14 +398,14 @@ def test_several_nodes_are_chosen_and_the_keyboard_keeps_its_place(browser: Any,
         assert page.evaluate("document.activeElement.dataset.node") == "0:0"
         page.keyboard.press("Escape")
         page.locator("#network").scroll_into_view_if_needed()
-        drag(page, (0.0, 0.13), (0.02, 0.99), on="#network svg")
+        drag(page, (0.0, 0.09), (0.02, 0.99), on="#network svg")
         assert page.locator(".node.on").count() == page.locator('[data-node^="0:"]').count()
 
 
 def saved(page: Any) -> Any:
     """The picture that the page saves."""
     with page.expect_download() as waiting:
-        page.get_by_role("button", name="PNG", exact=True).click()
+        save(page, "the map (PNG)")
     return Image.open(io.BytesIO(Path(waiting.value.path()).read_bytes()))
 
 
@@ -460,14 +513,15 @@ def test_a_report_of_a_graph_needs_no_server(browser: Any, tmp_path: Path) -> No
         assert "heat_of_selection" in page.locator("#script").inner_text()
 
 
-def test_a_picture_with_more_than_everything_says_what_is_against(browser: Any, tmp_path: Path) -> None:
+def test_shares_beyond_everything_are_told_as_for_and_against(browser: Any, tmp_path: Path) -> None:
     """A bias of -4 beside an input of 5: 500 % in the picture, and -400 % against it."""
     model = torch.nn.Linear(1, 1)
     model.load_state_dict({"weight": torch.tensor([[5.0]]), "bias": torch.tensor([-4.0])})
     nrm.measure(model, torch.ones(1, 1)).report(tmp_path / "r.html")
     with opened(browser, (tmp_path / "r.html").as_uri()) as page:
-        text = page.locator("#selection").text_content()
-    assert text is not None
-    shown, rest = text.split("; ")
-    assert shown == "500.0 % of the decision is in this picture"
-    assert rest == "−400.0 % is elsewhere (biases, other inputs or sinks), against it."
+        assert page.locator("#selection .sides > span:nth-child(3n + 1)").all_inner_texts() == [
+            "for it, in these values", "from biases"
+        ]  # fmt: skip
+        assert page.locator("#selection .sides b").all_inner_texts() == ["500.0 %", "−400.0 %"]
+        assert page.locator("#trust").inner_text().count("With care: ") == 1
+        assert "biases speak against it (−400 %)" in page.locator("#story").inner_text()

@@ -109,15 +109,16 @@ class Session:
         for n, flow in enumerate(flows["flows"], 1):
             job.tell(f"the map of chain {n} of {len(flows['flows'])}")
             job.add({"maps": [view.selection([(c, k) for c, k in flow["nodes"]], MOST_SIDE)]})
-        self.worker.submit_idle(lambda idle: self._look_ahead(idle, view))
+        job.add({"ahead": self.worker.submit_idle(lambda idle: self._look_ahead(idle, view)).id})
 
     def _look_ahead(self, job: PageJob, view: View) -> None:
-        """Computes the maps of nodes before they are clicked, as long as nobody asks for anything else."""
+        """The maps of nodes before they are clicked, for their faces, as long as nobody asks for anything else."""
         end = time.monotonic() + AHEAD
         for at in view.nodes():
             if view is not self._latest or time.monotonic() > end:
                 return
-            view.selection([at], MOST_SIDE)
+            found = view.examples([at])
+            job.add({"maps": [view.selection([at], MOST_SIDE) | ({} if found is None else {"examples": found})]})
 
     def selection(self, question: Mapping[str, Any]) -> PageJob:
         """The joint relevance of chosen nodes of a view, with its map, and samples in which they count most."""

@@ -119,18 +119,23 @@ class Worker:
 
     def submit(self, work: Callable[[PageJob], None]) -> PageJob:
         """A new job at the end of the queue."""
-        job = PageJob(f"j{next(self._numbers)}", work)
-        self._jobs[job.id] = job
-        while len(self._jobs) > KEPT:
-            self._jobs.pop(next(iter(self._jobs))).cancel()
+        job = self._known(PageJob(f"j{next(self._numbers)}", work))
         self._queue.put(job)
         return job
 
-    def submit_idle(self, work: Callable[[PageJob], None]) -> None:
+    def submit_idle(self, work: Callable[[PageJob], None]) -> PageJob:
         """Work that nobody waits for: done when nothing else is there, and with patience. Called from a job."""
-        job = PageJob(f"i{next(self._numbers)}", work)
+        job = self._known(PageJob(f"i{next(self._numbers)}", work))
         job.patient = True
         self._idle.append(job)
+        return job
+
+    def _known(self, job: PageJob) -> PageJob:
+        """Remembers a job; the oldest of many is forgotten."""
+        self._jobs[job.id] = job
+        while len(self._jobs) > KEPT:
+            self._jobs.pop(next(iter(self._jobs))).cancel()
+        return job
 
     def __getitem__(self, id: str) -> PageJob:
         return self._jobs[id]

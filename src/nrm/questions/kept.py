@@ -37,7 +37,7 @@ class Messages:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return held(t for message in self._kept.values() if message is not None for t in message.tensors)
+        return held([t for message in self._kept.values() if message is not None for t in message.tensors])
 
     def __len__(self) -> int:
         return len(self._kept)

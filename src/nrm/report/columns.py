@@ -61,6 +61,28 @@ class Shown(NamedTuple):
         number = self.numbers[node]
         return None if number is None else self.groups[number]
 
+    def cells(self, R: Measure) -> Array | None:
+        """The node of every position, in rows and columns; None for a layer that is not divided along two axes."""
+        frame = R.resolve(self.partition.layer)[1]
+        channel, shape = frame.layer_channel, frame.layer_shape
+        if channel is None or len(shape) != 3:
+            return None
+        labels = self.groups.detail[0].tensor.expand(shape).cpu()
+        first = labels.narrow(channel, 0, 1)
+        if not bool((labels == first).all()) or bool((first == first.flatten()[0]).all()):
+            return None
+        return _to_nodes(first.squeeze(channel).numpy(), self.numbers)
+
+
+def _to_nodes(groups: Array, numbers: Sequence[int | None]) -> Array:
+    """The places of groups among the nodes of a column; -1 for none."""
+    places = np.full(max((n for n in numbers if n is not None), default=-1) + 2, -1)
+    for place, number in enumerate(numbers):
+        if number is not None:
+            places[number] = place
+    found: Array = places[groups]
+    return found
+
 
 def default_picks(R: Measure, columns: int = COLUMNS) -> list[Pick]:
     """A handful of layers along the network that no walk passes by, each the last of its form; then the output.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nrm.measure import (
+    CANCELLATION,
     PRECISION_RAISE,
     PRECISION_WARN,
     SINK_RAISE,
@@ -16,18 +17,50 @@ from nrm.measure import (
 )
 from nrm.numbers import percent
 
-LEVELS = ("good", "care", "bad")
+REASONS = {
+    "mass": "what flows in does not add up to 100 %",
+    "lost in sinks": "a part of the relevance was lost on the way",
+    "total variation": "what speaks for the decision and what speaks against it are much larger than the decision,"
+    " and cancel; trust the order of the parts more than their sizes",
+    "precision lost": "rounding has changed the numbers",
+}
+"""Why numbers are to be used with care or not at all, by the fact that says so."""
 
 
 def health(check: Check) -> dict[str, Any]:
     """The certificate of one sample: a level, the verdict, and facts with a level, a name, a number and its meaning."""
-    level = "bad" if check.errors else "care" if check.cautions else "good"
-    return {"level": level, "verdict": check.verdict, "facts": [*_facts(check)], "notes": list(check.notes)}
+    facts = [*_facts(check)]
+    level = "bad" if check.errors else "care" if check.cautions or _cancels(check) else "good"
+    return {
+        "level": level, "said": _said(check, level, facts), "verdict": check.verdict, "facts": facts,
+        "notes": list(check.notes),
+    }  # fmt: skip
+
+
+def _cancels(check: Check) -> bool:
+    """Whether what speaks for and against is so much larger than the decision that shares mislead."""
+    return is_beyond(check.biases[0] + check.offsets[0]) or _variation(check)[1] > CANCELLATION
+
+
+def _variation(check: Check) -> tuple[str | None, float]:
+    """The layer with the largest total variation, and that."""
+    worst = max(check.variation, key=lambda k: check.variation[k][0], default=None)
+    return worst, 1.0 if worst is None else check.variation[worst][0]
+
+
+def _said(check: Check, level: str, facts: list[dict[str, str]]) -> str:
+    """The answer for a person: yes, with care or no, and why."""
+    if level == "good":
+        return "Yes. Everything adds up to 100 %, and nothing was lost on the way."
+    found = [REASONS[f["name"]] for f in facts if f["level"] == level and f["name"] in REASONS]
+    if not found and level == "care" and _cancels(check):
+        found = [REASONS["total variation"]]
+    why = "; ".join(found) or ("the check found an error" if level == "bad" else "the check has a reservation")
+    return f"{'No' if level == 'bad' else 'With care'}: {why}."
 
 
 def _facts(check: Check) -> list[dict[str, str]]:
-    worst = max(check.variation, key=lambda k: check.variation[k][0], default=None)
-    variation = 1.0 if worst is None else check.variation[worst][0]
+    worst, variation = _variation(check)
     precision = check.precision[0]
     cut = abs(check.mass[0] - 1) if check.cut_error is None else check.cut_error
     off = f"no layer is off by more than {cut:.1g}"

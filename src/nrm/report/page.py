@@ -14,10 +14,24 @@ from typing import Any
 
 from nrm.files import write_text
 from nrm.plot import ABOVE, BELOW
+from nrm.report.story import story_text
 
 STATIC = files("nrm.report") / "static"
 VENDOR = ("d3-array", "d3-path", "d3-shape", "d3-sankey")
-MODULES = ("numbers", "heat", "flow", "panels", "export", "formula", "server", "circuit", "circuitpanel", "app")
+MODULES = (
+    "numbers",
+    "heat",
+    "faces",
+    "flow",
+    "story",
+    "panels",
+    "export",
+    "formula",
+    "server",
+    "circuit",
+    "circuitpanel",
+    "app",
+)
 COLOURS = {"above": list(ABOVE), "below": list(BELOW)}
 CIRCUIT = ("numbers", "heat", "export", "circuit", "circuitpage")
 """The modules of the page of a circuit."""
@@ -117,5 +131,5 @@ class Report:
         )
 
     def __repr__(self) -> str:
-        decision = self.view["decision"]
-        return f"report: {decision['name']} = {decision['value']:.4g}; save('report.html') writes it"
+        decision, story = self.view["decision"], story_text(self.view["story"])
+        return f"report: {decision['name']} = {decision['value']:.4g}. {story} save('report.html') writes it"

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SMALL = 112
 """The longest side of the small maps of a view; the heat map of the decision keeps its own size."""
 
+ELEMENTS = frozenset(["H", "B", "C", "N", "O", "F", "Na", "Si", "P", "S", "Cl", "K", "Ca", "Fe", "Cu", "Zn", "Br", "I"])
+"""A graph of these is a molecule."""
+
 
 class Canvas(NamedTuple):
     """What relevance is drawn over: its kind, the free variable to ask for, and its shape.
@@ -41,6 +44,17 @@ class Canvas(NamedTuple):
         texts = self.picture.get("texts") or [piece["text"] for piece in self.picture.get("tokens", ())]
         again = "{}{}" if self.graph else "{} ({})"
         return [text if texts.count(text) == 1 else again.format(text, i) for i, text in enumerate(texts)]
+
+    @property
+    def noun(self) -> str:
+        """What a sentence calls what is drawn."""
+        if self.kind == "image":
+            return "this picture"
+        if self.kind == "graph":
+            return "this molecule" if set(self.picture["texts"]) <= ELEMENTS else "this graph"
+        if self.variable is self.layer:
+            return "these values"
+        return "these steps" if self.tokens == [str(i) for i in range(len(self.tokens))] else "this text"
 
     @property
     def names(self) -> dict[str, list[str]]:

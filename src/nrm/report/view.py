@@ -6,6 +6,7 @@ nodes, and the certificate. The report takes all of them, the explorer shows eac
 
 from __future__ import annotations
 
+import base64
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from nrm.report.health import health
 from nrm.report.pictures import SMALL, Canvas, pack_map, read_canvas
 from nrm.report.regions import Region, read_region
 from nrm.report.script import Script
+from nrm.report.story import tell
 
 if TYPE_CHECKING:
     from nrm.measure import Check, Measure
@@ -96,10 +98,22 @@ class View:
         ]  # fmt: skip
         return {
             "schema": SCHEMA, "title": self._title or "", "picture": canvas.picture, "heat": heat,
-            "decision": self._decision(), "layers": layers, "options": options_text(R.inner.network),
+            "noun": canvas.noun, "sides": self._sides(heat["total"]), "decision": self._decision(), "layers": layers,
+            "options": options_text(R.inner.network),
             "versions": {"nrm": __version__, "torch": torch.__version__, "python": platform.python_version()},
             "health": None if R.inner.light is None else health(R.inner.light),
         }  # fmt: skip
+
+    def _sides(self, total: float) -> dict[str, float]:
+        """What of the decision is for it and against it in what is drawn, in biases, and anywhere else."""
+        shares, biases = self.R(self.canvas.variable)[0].double(), self._biases()
+        good, bad = float(shares.clamp(min=0).sum()), float(shares.clamp(max=0).sum())
+        return {"for": good, "against": bad, "biases": biases, "elsewhere": 1 - total - biases}
+
+    def _biases(self) -> float:
+        """The share that begins at constants of the network."""
+        light = self.R.inner.light
+        return 0.0 if light is None else float(light.biases[0] + light.offsets[0])
 
     def _decision(self) -> ViewPart:
         """The explained output, the largest ones, and what sign means here."""
@@ -146,9 +160,11 @@ class View:
     def layout(self) -> ViewPart:
         """Columns of nodes, without ribbons yet."""
         self._tables = [None] * (len(self.columns) - 1)
+        cells = [shown.cells(self.R) for shown in self.columns]
         return {
-            "columns": [_column(self.R, s) for s in self.columns], "tables": list(self._tables),
-            "order": order_nodes(self.columns, self._tables), "script": self.script.view(),
+            "columns": [_column(self.R, s) | _packed_cells(c) for s, c in zip(self.columns, cells, strict=True)],
+            "tables": list(self._tables), "order": order_nodes(self.columns, self._tables),
+            "script": self.script.view(), **tell(self.R, self.canvas, self.columns, cells, self._biases()),
         }  # fmt: skip
 
     def ribbons(self) -> Iterator[ViewPart]:
@@ -313,3 +329,11 @@ def _column(R: Measure, shown: Shown) -> ViewPart:
     what = column.what.replace("groups", pick.by)
     return {"name": column.name, "what": what, "by": pick.by, "mass": column.mass, "absolute": column.absolute,
             "ways": ways_of(R, shown), "nodes": nodes}  # fmt: skip
+
+
+def _packed_cells(cells: Array | None) -> ViewPart:
+    """The nodes of positions in bytes, 255 for none."""
+    if cells is None:
+        return {"cells": None}
+    data = base64.b64encode(cells.astype(np.uint8).tobytes()).decode()
+    return {"cells": {"shape": list(cells.shape), "data": data}}

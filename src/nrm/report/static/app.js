@@ -3,6 +3,8 @@ import { drawPicture, makeColour } from "./heat.js";
 import { drawNetwork } from "./flow.js";
 import { cover, el, percent, readMap } from "./numbers.js";
 import { drawAlternatives, drawComparison, drawDecision, drawExamples, drawFlows, drawHealth, drawLayers, drawSelection, nearShares } from "./panels.js";
+import { drawStory, drawTrust } from "./story.js";
+import { faceOf, photoOf } from "./faces.js";
 import { saveAll } from "./export.js";
 import { formulaBar } from "./formula.js";
 import { circuitPanel } from "./circuitpanel.js";
@@ -51,14 +53,22 @@ const act = {
     refresh();
   },
   move(from, arrow, covered) {
-    const groups = covered.columns.map((_, c) => [...document.querySelectorAll(`[data-node^="${c}:"]`)]);
+    const top = (node) => node.querySelector(".body").getBoundingClientRect().top;
+    const groups = covered.columns.map((_, c) => [...document.querySelectorAll(`[data-node^="${c}:"]`)].sort((a, b) => top(a) - top(b)));
     const c = Number(from.split(":")[0]);
     const n = groups[c].findIndex((g) => g.dataset.node === from);
-    const step = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] }[arrow];
+    const step = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0], Home: [0, -Infinity], End: [0, Infinity] }[arrow];
     const column = groups[Math.min(groups.length - 1, Math.max(0, c + step[0]))];
-    column[Math.min(column.length - 1, Math.max(0, n + step[1]))]?.focus();
+    focusNode(column[Math.min(column.length - 1, Math.max(0, n + step[1]))]);
   },
 };
+
+// One node is a stop of the Tab key; the one that has the focus.
+function focusNode(node) {
+  document.querySelectorAll('#network .node[tabindex="0"]').forEach((one) => one.setAttribute("tabindex", -1));
+  node?.setAttribute("tabindex", 0);
+  node?.focus();
+}
 
 // What is known of a chain without asking: shares of one column, or of two that are neighbours.
 function shareOf(view, chain) {
@@ -128,6 +138,9 @@ function draw() {
   document.title = `${view.decision.alternatives.find((a) => a.index === view.decision.index)?.name ?? view.decision.name} · nrm`;
   at("title").textContent = view.title || "nrm";
   drawDecision(at("decision"), view);
+  if (changed("story", view, view.story, view.columns, state.colour)) drawStory(at("story"), view, state.colour, choose);
+  if (changed("trust", view, view.health)) drawTrust(at("trust"), view, showNumbers);
+  drawPhoto(view);
   drawAlternatives(at("alternatives"), view, state.server && ((index) => state.server.explain(index)));
   const map = state.selection ? state.selection.map : view.heat;
   const picked = new Set(state.bar?.picked() ?? []);
@@ -136,13 +149,13 @@ function draw() {
   at("along").textContent = view.picture.along ? `lines: walks along an edge in ${view.picture.along}` : "";
   drawSelection(at("selection"), view, state.selection);
   drawExamples(at("examples"), state.selection?.examples);
-  if (changed("layers", view.layers, view.columns)) drawLayers(at("layers"), view);
+  if (changed("layers", view.layers, view.columns, at("wanted").value)) drawLayers(at("layers"), view, at("wanted").value);
   if (changed("health", view, view.health)) drawHealth(at("health"), view);
   if (changed("comparison", view.comparison, view.columns, state.strength)) drawComparison(at("comparison"), view, state.colour, state.strength);
   if (view.columns) {
     const focused = document.activeElement?.dataset?.node;
-    drawNetwork(at("network"), cover(view, state.coverage, state.chosen), state.chosen, act);
-    if (focused) document.querySelector(`[data-node="${focused}"]`)?.focus();
+    drawNetwork(at("network"), cover(view, state.coverage, state.chosen), state.chosen, act, (c, members) => faceOf(view, state.known, state.colour, c, members));
+    if (focused) focusNode(document.querySelector(`[data-node="${focused}"]`));
   } else at("network").replaceChildren(el("p", { class: "muted wait" }, "the flow through the layers is being computed …"));
   at("covered").textContent = percent(state.coverage, 0);
   const flows = view.flows ?? [], mapOf = (flow) => state.known.get(key(flow.nodes))?.map;
@@ -153,6 +166,23 @@ function draw() {
   at("versions").textContent = `nrm ${view.versions.nrm} · torch ${view.versions.torch} · ${view.options}`;
   at("clear").disabled = state.chosen.size === 0;
   writeAddress();
+}
+
+// The photo in its own colours, beside the map over it.
+function drawPhoto(view) {
+  at("photo").hidden = view.picture.kind !== "image";
+  if (at("photo").hidden || !changed("photo", view.picture)) return;
+  const photo = photoOf(view.picture);
+  photo.setAttribute("role", "img");
+  photo.setAttribute("aria-label", `the input: ${view.title || "a picture"}`);
+  photo.classList.toggle("pixels", photo.width < 64);
+  at("photo").replaceChildren(photo);
+}
+
+function showNumbers() {
+  at("numbers").open = true;
+  at("numbers").scrollIntoView({ block: "center" });
+  at("numbers").querySelector("summary").focus({ preventScroll: true });
 }
 
 function drawLegend() {
@@ -208,8 +238,9 @@ function begin() {
     at("copy").textContent = "copied";
     setTimeout(() => { at("copy").textContent = "copy"; }, 1500);
   });
-  at("exports").replaceChildren(...["PNG", "SVG", "CSV", "JSON"].map((kind) =>
-    el("button", { type: "button", onclick: () => takeAway(kind) }, kind)));
+  at("exports").replaceChildren(...Object.entries({ PNG: "the map", SVG: "the diagram", CSV: "the numbers", JSON: "everything" }).map(([kind, what]) =>
+    el("button", { type: "button", onclick: () => { takeAway(kind); at("saving").open = false; } }, `${what} (${kind})`)));
+  at("wanted").addEventListener("input", draw);
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { state.bar?.clear(); state.panel?.clear(); choose([]); }
     if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) return;

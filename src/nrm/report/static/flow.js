@@ -1,14 +1,26 @@
 // The network as columns of nodes that add up to 100 %, with ribbons for joint relevances.
 import { nodeText, percent, svg } from "./numbers.js";
 
-const NODE = 11, TOP = 46, GAP = 9, LETTER = 6.5;
+const NODE = 11, LINE = 15, LETTER = 6.6, PITCH = 138, FACE = 34, ROOM = 190;
 
 // The room that the texts of the last column need.
 const rightOf = (covered) => Math.max(70, ...covered.columns.at(-1).nodes.map((node) =>
   NODE + 12 + LETTER * (Math.min(nodeText(covered.columns.at(-1), node).length, 13) + percent(node.share).length + 1)));
 
+// A long name in lines of so many letters, broken where its parts meet.
+export function linesOf(text, letters) {
+  const lines = [""];
+  for (const part of text.split(/(?<=[./_#\s])/)) {
+    for (let rest = part; rest; rest = rest.slice(letters)) {
+      if (lines.at(-1) && lines.at(-1).length + rest.length > letters) lines.push("");
+      lines[lines.length - 1] += rest.slice(0, letters);
+    }
+  }
+  return lines;
+}
+
 // Places by d3-sankey: nodes have the heights of the view, ribbons take their share of both ends.
-export function layOut(covered, width, height) {
+export function layOut(covered, width, height, top, gap) {
   const nodes = [], links = [];
   covered.columns.forEach((column, c) => column.nodes.forEach((node, n) =>
     nodes.push({ id: `${c}:${n}`, column: c, place: n, node, fixedValue: Math.max(node.height, 1e-6) })));
@@ -24,8 +36,8 @@ export function layOut(covered, width, height) {
   });
   const last = covered.columns.length - 1;
   const graph = d3.sankey().nodeId((d) => d.id).nodeAlign((d) => d.column).nodeSort(null).linkSort(null)
-    .nodeWidth(NODE).nodePadding(GAP + 6).iterations(8)
-    .extent([[4, TOP], [width - rightOf(covered), height - 8]])({ nodes, links });
+    .nodeWidth(NODE).nodePadding(gap).iterations(8)
+    .extent([[4, top], [width - rightOf(covered), height - 8]])({ nodes, links });
   graph.links = graph.links.filter((link) => link.share !== 0);
   const room = (width - rightOf(covered) - 4 - NODE) / Math.max(1, last);
   for (const node of graph.nodes) [node.x0, node.x1] = [4 + node.column * room, 4 + node.column * room + NODE];
@@ -61,12 +73,18 @@ function clip(text, letters) {
   return text.length > letters ? `${text.slice(0, letters - 1)}…` : text;
 }
 
-// Draws into `box`; `chosen` holds "column:node" of the view, `act` is told what was clicked.
-export function drawNetwork(box, covered, chosen, act) {
-  const width = Math.max(560, box.clientWidth || 860);
+// Draws into `box`; `chosen` holds "column:node" of the view, `act` is told what was clicked, `face` shows nodes.
+export function drawNetwork(box, covered, chosen, act, face = () => null) {
+  const count = covered.columns.length;
+  const width = Math.max((count - 1) * PITCH + rightOf(covered), box.clientWidth || 860);
+  const right = rightOf(covered), room = (width - right) / Math.max(1, count - 1);
+  const faces = new Map(covered.columns.flatMap((column, c) => column.nodes.map((node) => [node, face(c, node.members)])));
+  const gap = [...faces.values()].some(Boolean) ? FACE + 1 : LINE;
+  const titles = covered.columns.map((column, c) => linesOf(column.name, Math.floor((c === count - 1 ? right : room - 14) / 7)));
+  const top = LINE * (2 + Math.max(...titles.map((lines) => lines.length))) + (gap > LINE ? FACE / 2 : 4);
   const most = Math.max(...covered.columns.map((c) => c.nodes.length));
-  const height = Math.max(360, TOP + most * 38);
-  const graph = layOut(covered, width, height);
+  const height = Math.max(320, top + (most - 1) * gap + ROOM);
+  const graph = layOut(covered, width, height - (gap > LINE ? FACE / 2 : 0), top, gap);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "flow of relevance" });
   const isChosen = (end) => end.node.members.every((n) => chosen.has(`${end.column}:${n}`));
   const any = chosen.size > 0;
@@ -74,8 +92,6 @@ export function drawNetwork(box, covered, chosen, act) {
   // Between two chosen nodes, from a chosen node to a column without one, or none of both.
   const markOf = (ends) => ends.every(isChosen) ? " on"
     : ends.some((end, k) => isChosen(end) && !columns.has(ends[1 - k].column)) ? " near" : " dim";
-  const right = rightOf(covered);
-  const room = graph.nodes.length ? (width - right) / Math.max(1, covered.columns.length - 1) : width;
 
   const ribbons = svg("g", { class: "ribbons" });
   for (const link of [...graph.links].sort((a, b) => b.value - a.value)) {
@@ -90,42 +106,57 @@ export function drawNetwork(box, covered, chosen, act) {
   picture.append(ribbons);
 
   covered.columns.forEach((column, c) => {
-    const last = c === covered.columns.length - 1;
-    const x = (graph.nodes.find((n) => n.column === c)?.x0 ?? 0);
-    const letters = Math.floor((last ? right : room - 14) / 6.8);
-    const head = svg("text", { x, y: 16, class: "head" }, clip(column.name, letters));
-    head.append(svg("title", {}, column.name));
-    picture.append(head, svg("text", { x, y: 32, class: "subhead" }, clip(column.what, letters)));
+    const x = graph.nodes.find((n) => n.column === c)?.x0 ?? 0, lines = titles[c];
+    const head = svg("text", { x, y: LINE, class: "head" });
+    head.append(...lines.map((line, i) => svg("tspan", { x, dy: i ? LINE : 0 }, line)), svg("title", {}, column.name));
+    picture.append(head, svg("text", { x, y: LINE * (lines.length + 1), class: "subhead" }, clip(column.what, Math.floor((c === count - 1 ? right : room) / LETTER))));
   });
 
-  for (const place of graph.nodes) {
-    const column = covered.columns[place.column], node = place.node;
-    const on = isChosen(place);
-    const text = nodeText(column, node);
-    const group = svg("g", {
-      class: `node ${node.kind} ${node.share < 0 ? "against" : "for"}${on ? " on" : any ? " dim" : ""}`,
-      tabindex: 0, role: "button", "aria-pressed": on, "aria-label": `${column.name}, ${text}, ${percent(node.share)}`,
-    });
-    group.dataset.node = `${place.column}:${node.members.length === 1 ? node.members[0] : "rest"}`;
-    group.dataset.members = node.members.map((n) => `${place.column}:${n}`).join(" ");
-    const tall = Math.max(1.5, place.y1 - place.y0), middle = (place.y0 + place.y1) / 2;
-    const letters = Math.min(text.length, 13) + percent(node.share).length + 1;
-    group.append(svg("rect", { class: "hit", x: place.x0, y: middle - 8, width: NODE + 8 + 6.4 * letters, height: 16 }),
-      svg("rect", { class: "body", x: place.x0, y: place.y0, width: NODE, height: tall, rx: 2 }));
-    const line = svg("text", { x: place.x1 + 5, y: middle });
-    line.append(svg("tspan", { class: "name" }, clip(text, 13)), svg("tspan", { class: "share", dx: 5 }, percent(node.share)));
-    group.append(line, svg("title", {}, `${column.name} · ${text}: ${percent(node.share)}`));
-    const pick = (event) => act.nodes(place.column, node.members, event.shiftKey || event.ctrlKey || event.metaKey);
-    group.addEventListener("click", pick);
-    group.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(event); }
-      if (event.key.startsWith("Arrow")) { event.preventDefault(); act.move(group.dataset.node, event.key, covered); }
-    });
-    picture.append(group);
-  }
+  for (const place of graph.nodes) picture.append(drawNode(place, covered, isChosen(place), any, faces.get(place.node), act));
+  const first = picture.querySelector(".node.on") ?? picture.querySelector(".node");
+  first?.setAttribute("tabindex", 0); // one stop of the keyboard; arrows go on from there
   picture.addEventListener("pointerdown", (event) => event.button === 0 && drawBand(picture, event, act.choose));
   box.replaceChildren(picture);
   return graph;
+}
+
+// A node with its face and its name; "column:node" finds it again.
+function drawNode(place, covered, on, any, face, act) {
+  const column = covered.columns[place.column], { node } = place;
+  const text = nodeText(column, node), share = percent(node.share), words = face?.words;
+  const group = svg("g", {
+    class: `node ${node.kind} ${node.share < 0 ? "against" : "for"}${on ? " on" : any ? " dim" : ""}`,
+    tabindex: -1, role: "button", "aria-pressed": on, "aria-label": `${column.name}, ${text}, ${share}${words ? `, ${words}` : ""}`,
+  });
+  group.dataset.node = `${place.column}:${node.members.length === 1 ? node.members[0] : "rest"}`;
+  group.dataset.members = node.members.map((n) => `${place.column}:${n}`).join(" ");
+  const tall = Math.max(1.5, place.y1 - place.y0), middle = (place.y0 + place.y1) / 2;
+  const drawnFace = face?.href || face?.svg, x = place.x1 + 5 + (drawnFace ? FACE + 4 : 0);
+  const letters = Math.min(text.length, 13) + (drawnFace || words ? 0 : share.length + 1);
+  const wide = x - place.x0 + LETTER * Math.max(letters, Math.min(words?.length ?? 0, 14), share.length), high = drawnFace ? FACE : words ? 26 : 16;
+  group.append(svg("rect", { class: "hit", x: place.x0, y: middle - high / 2, width: wide, height: high }),
+    svg("rect", { class: "body", x: place.x0, y: place.y0, width: NODE, height: tall, rx: 2 }));
+  if (drawnFace) group.append(faceAt(face, place.x1 + 4, middle - FACE / 2));
+  const line = svg("text", { x, y: middle });
+  const name = svg("tspan", { class: "name" }, clip(text, 13)), number = svg("tspan", { class: "share", dx: drawnFace ? 0 : 5 }, share);
+  if (drawnFace) { number.setAttribute("x", x); number.setAttribute("y", middle - 7); name.setAttribute("x", x); name.setAttribute("y", middle + 7); line.append(number, name); }
+  else line.append(name, number);
+  if (words) { line.setAttribute("y", middle - 6); line.append(svg("tspan", { class: "words", x, dy: 13 }, clip(words, 16))); }
+  group.append(line, svg("title", {}, `${column.name} · ${text}: ${share}${words ? `\n${words}` : ""}`));
+  const pick = (event) => act.nodes(place.column, node.members, event.shiftKey || event.ctrlKey || event.metaKey);
+  group.addEventListener("click", pick);
+  group.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(event); }
+    if (event.key.startsWith("Arrow") || event.key === "Home" || event.key === "End") { event.preventDefault(); act.move(group.dataset.node, event.key, covered); }
+  });
+  return group;
+}
+
+function faceAt(face, x, y) {
+  const box = face.href ? svg("image", { href: face.href, x, y, width: FACE, height: FACE }) : face.svg.cloneNode(true);
+  if (face.svg) for (const [name, value] of Object.entries({ x, y, width: FACE, height: FACE, "aria-hidden": true })) box.setAttribute(name, value);
+  box.classList.add("nodeface");
+  return box;
 }
 
 // A band around several nodes, drawn with the mouse, chooses all of them.

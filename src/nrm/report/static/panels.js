@@ -1,5 +1,6 @@
 // The panels beside the picture: decision, selection, chains, layers, trust.
 import { drawPicture, drawThumb } from "./heat.js";
+import { MARKS, drawSides } from "./story.js";
 import { el, nodeText, percent, readMap } from "./numbers.js";
 
 export function drawDecision(box, view) {
@@ -47,19 +48,8 @@ export function drawExamples(box, examples) {
     el("div", { class: "gallery" }, ...cards), ...(examples.note ? [el("p", { class: "note" }, examples.note)] : []));
 }
 
-// What is not in the picture, and whose side it is on if the picture has more than everything or less than nothing.
-function elsewhere(shown) {
-  if (Math.abs(1 - shown) <= 0.0005) return "";
-  const side = shown > 1.0005 ? ", against it" : shown < -0.0005 ? ", for it; what the picture shows is against it" : "";
-  return `; ${percent(1 - shown)} is elsewhere (biases, other inputs or sinks)${side}`;
-}
-
 export function drawSelection(box, view, selection) {
-  if (!selection) {
-    const shown = view.heat.total;
-    box.replaceChildren(el("p", {}, el("b", {}, percent(shown)), ` of the decision is in this picture${elsewhere(shown)}.`));
-    return;
-  }
+  if (!selection) { box.replaceChildren(...drawSides(view)); return; }
   const what = selection.formula ? ` of the decision: ${selection.formula}` : " of the decision flowed through";
   const parts = [el("p", {}, el("b", { id: "share" }, selection.share === null ? "…" : percent(selection.share)), what)];
   if (selection.nodes.length) parts.push(el("ul", {}, ...chainText(view, selection.nodes).map((text) => el("li", {}, text))));
@@ -97,23 +87,25 @@ export function drawFlows(box, view, colour, mapOf, choose) {
   }));
 }
 
-export function drawLayers(box, view) {
-  const shown = new Set((view.columns ?? []).map((c) => c.name));
-  box.replaceChildren(...view.layers.map((layer) => {
+// The layers whose names have all the words that are looked for.
+export function drawLayers(box, view, wanted) {
+  const shown = new Set((view.columns ?? []).map((c) => c.name)), words = wanted.toLowerCase().split(/\s+/);
+  const found = view.layers.filter((layer) => words.every((word) => layer.name.toLowerCase().includes(word) || layer.kind.includes(word)));
+  const rows = found.map((layer) => {
     const fill = el("span", { class: layer.mass < 0 ? "fill against" : "fill" });
     fill.style.width = `${Math.min(100, Math.abs(layer.mass) * 100)}%`;
-    return el("div", { class: `layer${shown.has(layer.name) ? " on" : ""}`, title: `${layer.name} (${layer.kind}): ${percent(layer.mass)} of the relevance passes here` },
+    return el("div", { class: `layer${shown.has(layer.name) ? " on" : ""}`, role: "listitem", title: `${layer.name} (${layer.kind}): ${percent(layer.mass)} of the relevance passes here` },
       el("span", { class: "name" }, tail(layer.name, 24)), el("span", { class: "muted" }, layer.shape.join("×") || "1"),
       el("span", { class: "track" }, fill), el("span", { class: "number" }, percent(layer.mass, 1)));
-  }));
+  });
+  box.replaceChildren(...(rows.length ? rows : [el("p", { class: "muted", role: "listitem" }, "no layer is called so")]));
 }
-
-const MARKS = { good: "✓", care: "!", bad: "✕" };
 
 export function drawHealth(box, view) {
   const h = view.health;
   if (!h) { box.replaceChildren(el("p", { class: "muted" }, "being measured …")); return; }
-  box.replaceChildren(el("p", { class: `verdict ${h.level}` }, el("span", { class: "mark" }, MARKS[h.level]), h.verdict),
+  box.replaceChildren(el("p", { class: `verdict ${h.level}` }, el("span", { class: "mark" }, MARKS[h.level]), h.said),
+    el("p", { class: "muted" }, h.verdict),
     ...h.facts.map((f) => el("div", { class: `fact ${f.level}` }, el("span", { class: "mark" }, MARKS[f.level]),
       el("span", {}, el("b", {}, `${f.name}: ${f.number}`), el("span", { class: "muted" }, ` ${f.text}`)))),
     ...h.notes.map((n) => el("p", { class: "note" }, n)));

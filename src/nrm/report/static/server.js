@@ -77,6 +77,7 @@ export function connect(words, receive, clear) {
       await follow(job, (part) => {
         if (now.view !== job) return;
         if (part.price) { price = part.price; return; }
+        if (part.ahead) { follow(part.ahead, (more) => now.view === job && receive(more, false)).catch(() => {}); return; }
         if (first) fill(part);
         receive(part, first);
         if (part.columns) fillLayers(part);
