@@ -60,7 +60,7 @@ class Modules:
                 return
             self._record(r, module, args, kwargs, output)
         with torch._C.DisableTorchFunction():  # these looks are not calls of the model
-            floats = [t for t in tensors_in(output) if t.is_floating_point()]
+            floats = [t for t in tensors_in(output) if t.is_floating_point() and t.numel()]
             known = r.indices(floats)
         path, begin, given = self._running.pop()
         self.path = self._running[-1][0]
@@ -98,13 +98,13 @@ class Modules:
         Rotary position embeddings are such modules.
         """
         generator = torch.Generator().manual_seed(0)
-
+        call = Forward(module, r.precision.dtype)
         before = [(b, b.clone()) for b in module.buffers()]
         self._probing = True
         try:
             with torch._C.DisableTorchFunction():
-                one = tensors_in(module.forward(*args, **kwargs))
-                two = tensors_in(module.forward(*_other(r, args, generator), **_other(r, kwargs, generator)))
+                one = tensors_in(call(*args, **kwargs))
+                two = tensors_in(call(*_other(r, args, generator), **_other(r, kwargs, generator)))
                 return len(one) == len(two) and all(map(torch.equal, one, two))
         finally:
             self._probing = False

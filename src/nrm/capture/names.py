@@ -39,9 +39,13 @@ NONNEGATIVE = {"relu", "relu6", "sigmoid", "hardsigmoid", "softmax", "softplus",
 
 REVERSED = {"radd": "add", "rmul": "mul", "iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div",
             "idiv": "div", "truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul",
-            "subtract": "sub", "ipow": "pow"}  # fmt: skip
+            "subtract": "sub", "ipow": "pow", "float_power": "pow", "ifloordiv": "floor_divide",
+            "floordiv": "floor_divide", "mod": "remainder", "imod": "remainder", "inverse": "linalg_inv",
+            "multi_dot": "linalg_multi_dot"}  # fmt: skip
 SPECIAL = {f"special_{name}": name for name in ("expit", "exp2", "expm1", "log1p", "logit", "erf", "erfc", "sinc",
-                                                "softmax", "log_softmax", "logsumexp")}  # fmt: skip
+                                                "softmax", "log_softmax", "logsumexp", "erfinv", "i0", "round",
+                                                "digamma")} | {
+    "special_gammaln": "lgamma", "special_psi": "digamma"}  # fmt: skip
 """What ``torch.special`` calls functions that torch has under another name."""
 
 NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "x1": "input", "x2": "other"}

@@ -65,6 +65,8 @@ class Linear(Op):
     """``"linear"``, ``"conv"``, ``"pool"`` or ``"norm"``: which rule of a composite it gets, and where channels are."""
     bias: Tensor | None = None
     """The bias, in a shape that broadcasts to the result."""
+    beside: tuple[int, ...] = ()
+    """Nodes that the map was computed from, which is held: they have no share, but a contrast shares with them."""
 
     @property
     def mixes(self) -> bool:
@@ -110,7 +112,7 @@ class Linear(Op):
 
     @property
     def holds(self) -> bool:
-        return self.kind in ("norm", "matmul")
+        return self.kind in ("norm", "matmul") or bool(self.beside)
 
     def compute(self, below: Sequence[Tensor]) -> Tensor:
         value = self.map.apply(below[0])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture.arguments import PLAIN
+from nrm.capture.recall import mapped
 from nrm.operators import Dense, Grouped
 
 Origins = dict[int, tuple[Tensor, str]]
@@ -78,6 +79,16 @@ class Precision:
             if id(value) in self._origin:
                 self._origin[id(cast)] = (cast, self._origin[id(value)][1])
         return self._casts[id(value)][1]
+
+
+def alike(value: Any, target: Tensor) -> Any:
+    """Float tensors inside a value in the precision of a tensor that they are written into."""
+
+    def cast(leaf: Any) -> Any:
+        other = isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dtype != target.dtype
+        return leaf.to(target.dtype) if other else leaf
+
+    return mapped(value, cast) if target.is_floating_point() else value
 
 
 def _grouped_mm(mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, bias: Any = None, **_: Any) -> Tensor:

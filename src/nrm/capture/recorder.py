@@ -40,7 +40,7 @@ from nrm.capture.names import (
 )  # fmt: skip
 from nrm.capture.op import Op
 from nrm.capture.ops import Combine, Multiply, Source, Unknown
-from nrm.capture.precision import INSTEAD, Origins, Precision
+from nrm.capture.precision import INSTEAD, Origins, Precision, alike
 from nrm.capture.recall import Recall
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
@@ -311,6 +311,8 @@ class Recorder(TorchFunctionMode):
         name = function_name(func)
         if name in SHAPES or threading.get_ident() != self._thread:
             return func(*args, **kwargs)
+        if name == "get:dtype" and self.path in self._recurrent:
+            return self._recurrent[self.path]  # these modules refuse inputs that do not have their own precision
         present = tensors_in((args, kwargs))
         self._refuse_vmap(present)
         if not self.modules.opaque and sparse.concerns(self, name, present):
@@ -335,8 +337,6 @@ class Recorder(TorchFunctionMode):
             return mutation.run(self, op, name, args, kwargs)
         if name in CASTS:
             return self._cast(func, args, kwargs)
-        if name == "get:dtype" and self.path in self._recurrent:
-            return self._recurrent[self.path]  # these modules refuse inputs that do not have their own precision
         if name == "set:data":
             return self._set_data(func, *args)
         shaped = name in CONSTANT and not self.indices((args[1:], kwargs))
@@ -396,7 +396,9 @@ class Recorder(TorchFunctionMode):
             return self._run(func, name, args, kwargs, present)
         for target in targets:
             self.memory.protect(target)
-        if targets or name in CASTS or name in HANDS_OUT or name.startswith(("get:", "set:")):
+        if targets:
+            result = func(*alike(args, targets[0]), **alike(kwargs, targets[0]))  # the model's own memory is written
+        elif name in CASTS or name in HANDS_OUT or name.startswith(("get:", "set:")):
             result = func(*args, **kwargs)  # the model's own memory, not a copy in another precision
         elif name == "embedding" and kwargs.get("max_norm") is None and len(args) < 4:
             result = self.precision.raised(func(*args, **kwargs))  # rows that are looked up, not the whole table

@@ -14,6 +14,7 @@ from nrm.capture.call import Call, of_first
 from nrm.capture.contrast import OWN
 from nrm.capture.names import function_name, one_name
 from nrm.capture.ops import Exact, Linear, Pointwise
+from nrm.capture.own_norms import read_norm, split_norm
 from nrm.capture.replay import deviates
 from nrm.capture.vocabulary import COMPOSED, VOCABULARY, Steps
 from nrm.errors import CaptureError, RuleError
@@ -45,6 +46,7 @@ READINGS: dict[str, Callable[..., Steps]] = {
     "activation": _elementwise,
     "move": VOCABULARY["roll"],
     "linear": _linear_in_first,
+    "norm": read_norm,
 }
 
 
@@ -55,7 +57,8 @@ def register(
     """Tells how a torch function, or a module, is read: what its call means for relevance.
 
     ``reading`` is ``"activation"`` (elementwise: relevance goes to the same position), ``"move"`` (every output entry
-    is a copy of an input entry; found by probing), ``"linear"`` (linear in its first argument), or a builder that gets
+    is a copy of an input entry; found by probing), ``"linear"`` (linear in its first argument), ``"norm"`` (groups of
+    its input over their length or deviation, times weights, plus a bias: the gains are held), or a builder that gets
     the call and its arguments and returns its steps. ``nrm.testing.check_op`` tests the result.
 
     ``function`` is the function or its name; one that ``torch.library.custom_op`` made is called ``"library::op"``. The
@@ -63,13 +66,15 @@ def register(
 
     ``contrast`` is its exact split in a measure against a reference: it gets the step and the arguments of the call, a
     ``Pair`` of values in the place of every tensor that depends on the input, and returns ``step.local(...)`` or
-    ``step.mixed(...)``. Elementwise and linear readings need none, nor does an ``entrywise`` op of one tensor.
+    ``step.mixed(...)``. Elementwise functions, linear ones and norms need none, nor does an ``entrywise`` op of one
+    tensor.
 
     >>> register("sinc", "activation")
     """
     if isinstance(reading, str):
         if reading not in READINGS:
             raise RuleError(f"unknown reading {reading!r}", expected=", ".join(map(repr, READINGS)) + " or a builder")
+        contrast = split_norm if reading == "norm" and contrast is None else contrast
         reading = READINGS[reading]
     name = function if isinstance(function, str) else function_name(function)
     if isinstance(function, str) and not _exists(name):

@@ -26,6 +26,7 @@ from nrm.operators.maps import (
 )
 from nrm.operators.movement import Expand, Gather, Masking, Movement, Permute, Place, Reshape, Scatter, Slice, place_all
 from nrm.operators.tables import channel_table, has_table
+from nrm.operators.weighted import WeightedSum
 
 __all__ = [
     "Centering",
@@ -56,6 +57,7 @@ __all__ = [
     "Scatter",
     "Slice",
     "WeightRows",
+    "WeightedSum",
     "apply_by_channel",
     "channel_table",
     "convolution_in",

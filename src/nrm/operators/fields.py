@@ -31,6 +31,7 @@ from nrm.operators.maps import (
     WeightChange,
 )
 from nrm.operators.movement import Gather, Masking, Place, Scatter
+from nrm.operators.weighted import WeightedSum
 
 
 class Field(ABC):
@@ -84,6 +85,8 @@ def field_of(map: LinearMap, dtype: torch.dtype) -> Field:
         return _Shared(map.weight, dtype=map.dtype)
     if isinstance(map, Matmul):
         return _Multiplied(map)
+    if isinstance(map, WeightedSum):
+        return _Weighted(map)
     if isinstance(map, Reduce):
         return _Reduced(map)
     if isinstance(map, Centering):
@@ -335,6 +338,19 @@ class _Reduced(Field):
 
     def rows(self, c: Tensor) -> Tensor:
         return torch.full((len(c), self.width), self.map.weight, dtype=torch.float64, device=c.device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Weighted(_Reduced):
+    """A sum over axes: every column has weights of its own."""
+
+    map: WeightedSum
+
+    def locate(self, o: Tensor) -> tuple[Tensor, Tensor]:
+        return o, o
+
+    def rows(self, c: Tensor) -> Tensor:
+        return self.map.own.flatten()[self.taps(c)].double() * self.map.weight
 
 
 def _steps(shape: tuple[int, ...], axes: list[int], index: Tensor) -> Tensor:

@@ -49,6 +49,18 @@ def _instance_norm(
     return _by_group(step, input, input.here.shape[1], weight, eps)
 
 
+@splits("batch_norm")
+def _batch_norm(
+    step: Step, input: Pair, running_mean: Any = None, running_var: Any = None, weight: Tensor | None = None,
+    bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5, *_: Any,
+) -> Exact:  # fmt: skip
+    """By the statistics of the batch itself; with those that are kept it is linear, and has no split."""
+    shape = input.here.shape
+    dims = tuple(d for d in range(len(shape)) if d != 1)
+    gain = None if weight is None else weight.view(-1, *(1,) * (len(shape) - 2))
+    return step.mixed(functools.partial(_normalized, input, tuple(shape), dims, gain, eps, True))
+
+
 def _by_group(step: Step, x: Pair, groups: int, weight: Tensor | None, eps: float) -> Exact:
     """Groups of channels, each normalized with all its positions."""
     n, channels, *space = x.here.shape

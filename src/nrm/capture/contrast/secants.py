@@ -20,11 +20,12 @@ Function = Callable[[Tensor], Tensor]
 
 SMOOTH = {"gelu", "silu", "mish", "softplus", "sigmoid", "expit", "logsigmoid", "log_sigmoid", "tanh", "tanhshrink",
           "exp", "exp2", "expm1", "square", "sin", "cos", "erf", "erfc", "asinh", "arcsinh", "atan", "arctan", "sinh",
-          "cosh", "sinc", "rpow"}  # fmt: skip
+          "cosh", "sinc", "rpow", "i0", "special_i0e", "special_i1", "special_i1e", "special_ndtr", "special_log_ndtr",
+          "special_erfcx", "special_bessel_j0", "special_bessel_j1"}  # fmt: skip
 """Functions that bend on a scale of about 1, everywhere."""
 
 POWERS = {"sqrt", "rsqrt", "reciprocal", "pow", "log", "log2", "log10", "div", "rdiv", "rtruediv",
-          "float_power"}  # fmt: skip
+          "lgamma", "digamma", "special_entr"}  # fmt: skip
 """Functions that bend on the scale of their argument: smooth but for 0."""
 
 BENT = {"elu", "selu", "celu", "leaky_relu", "prelu", "softsign"}
@@ -36,6 +37,9 @@ EDGES: dict[str, Function] = {
     "asin": lambda z: 1 - z.abs(),
     "arcsin": lambda z: 1 - z.abs(),
     "tan": lambda z: z.cos().abs(),
+    **dict.fromkeys(("acos", "arccos", "atanh", "arctanh", "erfinv"), lambda z: 1 - z.abs()),
+    **dict.fromkeys(("acosh", "arccosh"), lambda z: z - 1),
+    "special_ndtri": lambda z: torch.minimum(z, 1 - z),
 }
 """Functions that bend on the scale of the distance to the edge of where they are defined, about."""
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture.checks import MIXED
-from nrm.capture.contrast import norms, ranks, reductions, splits  # noqa: F401
+from nrm.capture.contrast import computed, norms, ranks, reductions, splits  # noqa: F401
 from nrm.capture.contrast.compare import check_constants, compare
 from nrm.capture.contrast.piecewise import CHOICES, piecewise
 from nrm.capture.contrast.splits import OWN, split
@@ -73,7 +73,7 @@ def _difference(step: Step, nodes: list[Node]) -> Node:
         return _half(step, op, nodes)
     if isinstance(op, Combine) and op.kind == "matmul":
         return DifferenceNode(node, Combine((Term(), Term()), joins=True, kind="product"), node.inputs, plain)
-    if isinstance(op, Linear) and op.kind != "norm" and node.function not in OWN:
+    if isinstance(op, Linear) and op.kind != "norm" and not op.beside and node.function not in OWN:
         check_constants(node, step.other, step.inputs)
         return DifferenceNode(node, Linear(op.map, op.kind), node.inputs, plain)
     if isinstance(op, Combine) and op.gated:
@@ -85,7 +85,8 @@ def _difference(step: Step, nodes: list[Node]) -> Node:
         return DifferenceNode(node, choice[0], (choice[1],), plain)
     found = None if isinstance(op, Combine) and not op.held and node.function not in OWN else split(step)
     if found is not None:
-        return DifferenceNode(node, found, node.inputs, plain)
+        inputs = (*node.inputs, *op.beside) if isinstance(op, Linear) else node.inputs
+        return DifferenceNode(node, found, inputs, plain)
     if isinstance(op, Combine):
         check_constants(node, step.other, step.inputs)
         terms, inputs = _without_masks(step, op)

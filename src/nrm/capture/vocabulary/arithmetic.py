@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nrm.capture.call import Call, of_first
 from nrm.capture.elementwise import common_root
-from nrm.capture.ops import Combine, LogSoftmax, Multiply, Pointwise, Singular, Softmax, Term
+from nrm.capture.ops import Combine, LogSoftmax, Multiply, Pointwise, Singular, Softmax, Term, Unknown
 from nrm.capture.vocabulary.pooling import choice
 from nrm.capture.vocabulary.reading import Steps, reads, wide
 from nrm.errors import CaptureError
@@ -25,7 +25,10 @@ from nrm.operators import Expand, LinearMap
     "log_sigmoid", "tanh", "exp", "exp2", "expm1", "log1p", "sqrt", "square", "abs", "absolute", "clamp", "clamp_min",
     "clamp_max", "clip", "sin", "cos", "tan", "threshold", "rrelu", "erf", "erfc", "asinh", "arcsinh", "atan", "arctan",
     "asin", "arcsin", "sinh", "cosh", "positive", "sinc", "logit", "expit", "nan_to_num", "rpow", "log", "log2",
-    "log10",
+    "log10", "acos", "arccos", "atanh", "arctanh", "acosh", "arccosh", "erfinv", "sign", "sgn", "round", "floor",
+    "ceil", "trunc", "fix", "frac", "deg2rad", "rad2deg", "heaviside", "fmod", "remainder", "floor_divide", "lgamma",
+    "digamma", "i0", "special_i0e", "special_i1", "special_i1e", "special_ndtr", "special_ndtri", "special_log_ndtr",
+    "special_entr", "special_erfcx", "special_bessel_j0", "special_bessel_j1",
 )  # fmt: skip
 def _pointwise(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     if any(c.tracked(a) for a in (*args, *kwargs.values())):
@@ -68,6 +71,12 @@ def _reciprocal(c: Call, compute: Callable[[Tensor], Tensor], move: LinearMap | 
 @reads("rsqrt", "reciprocal")
 def _divisor(c: Call, input: Tensor) -> Steps:
     return c.one(_reciprocal(c, c.func), input)
+
+
+@reads("linalg_inv")
+def _inverse(c: Call, A: Tensor) -> Steps:
+    """The inverse of a matrix divides whatever it is multiplied with, as a reciprocal does."""
+    return [(c.result, Unknown(c.name, c.recorder.place(), "reciprocal"), [c.index(A)])]
 
 
 @reads("prelu")
@@ -169,7 +178,7 @@ def _one_for_all(c: Call, value: Tensor) -> Tensor:
 @reads("mul", "div")
 def _mul(c: Call, input: Any, other: Any, *, rounding_mode: Any = None) -> Steps:
     if rounding_mode is not None:
-        return None
+        return _pointwise(c, input, other, rounding_mode=rounding_mode)
     shape = c.result.shape
     quotient = c.name == "div"
     if c.tracked(input) and c.tracked(other):

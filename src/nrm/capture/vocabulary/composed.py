@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import string
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,12 +61,40 @@ def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 @composes("einsum")
 def _einsum(equation: Any, *operands: Any) -> Any:
     """A product of matrices, one for every entry of some axes: ``bqhd,bkhd->bhqk``, as attention is written."""
+    if not isinstance(equation, str):
+        return torch.einsum(*_in_letters(equation, *operands))
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
-    found = _as_matrices(equation, given) if isinstance(equation, str) else None
+    if len(given) > 2:
+        return _two_by_two(equation, given)
+    found = _as_matrices(equation, given)
     if found is None:
         return NotImplemented
     product = torch.matmul(*(_matrix(x, order) for x, order in zip(given, found, strict=False)))
     return _permuted(product, found[2])
+
+
+def _in_letters(*parts: Any) -> tuple[Any, ...]:
+    """Operands with lists of numbers behind them, ``x, [0, 1], y, [1, 2], [0, 2]``, as an equation and operands."""
+    lists = [*parts[1::2], *(parts[-1:] if len(parts) % 2 else ())]
+    words = ["".join("..." if i is Ellipsis else string.ascii_letters[i] for i in axes) for axes in lists]
+    count = len(parts) // 2
+    return (",".join(words[:count]) + ("->" + words[count] if len(parts) % 2 else ""), *parts[: 2 * count : 2])
+
+
+def _two_by_two(equation: str, given: Sequence[Any]) -> Any:
+    """A sum of products of many as products of two, from the left; what comes later keeps its axes until then."""
+    inside, arrow, outside = equation.replace(" ", "").partition("->")
+    words = inside.split(",")
+    if "." in equation:
+        return NotImplemented
+    if not arrow:
+        outside = "".join(sorted(a for a in set(inside) - {","} if inside.count(a) == 1))
+    word, found = words[0], given[0]
+    for k, (other, x) in enumerate(zip(words[1:], given[1:], strict=True), 2):
+        later = set("".join(words[k:]) + outside)
+        kept = outside if k == len(words) else "".join(a for a in dict.fromkeys(word + other) if a in later)
+        found, word = torch.einsum(f"{word},{other}->{kept}", found, x), kept
+    return found
 
 
 Order = tuple[int, ...]
@@ -108,6 +137,88 @@ def _matrix(x: Tensor, order: Order) -> Tensor:
     if order[-2] < order[-1]:
         return _permuted(x, order)
     return _permuted(x, (*order[:-2], order[-1], order[-2])).mT
+
+
+@composes("std_mean")
+def _std_mean(input: Tensor, dim: Any = None, *args: Any, **more: Any) -> tuple[Tensor, Tensor]:
+    return torch.std(input, dim, *args, **more), _mean_over(input, dim, *args, **more)
+
+
+@composes("var_mean")
+def _var_mean(input: Tensor, dim: Any = None, *args: Any, **more: Any) -> tuple[Tensor, Tensor]:
+    return torch.var(input, dim, *args, **more), _mean_over(input, dim, *args, **more)
+
+
+def _mean_over(input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
+    return input.mean() if dim is None or isinstance(dim, bool) else input.mean(dim, keepdim)
+
+
+@composes("bilinear")
+def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    outputs, one, other = weight.shape
+    flat = F.linear(input1, weight.permute(0, 2, 1).reshape(outputs * other, one))
+    result: Tensor = (flat.view(*flat.shape[:-1], outputs, other) * input2.unsqueeze(-2)).sum(-1)
+    return result if bias is None else result + bias
+
+
+@composes("addmv")
+def _addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return input * beta + torch.mv(mat, vec) * alpha
+
+
+@composes("outer", "ger")
+def _outer(input: Tensor, vec2: Tensor) -> Tensor:
+    return input.unsqueeze(-1) * vec2
+
+
+@composes("logaddexp")
+def _logaddexp(input: Tensor, other: Tensor) -> Tensor:
+    return torch.stack(torch.broadcast_tensors(input, other)).logsumexp(0)  # type: ignore[no-untyped-call]
+
+
+@composes("xlogy")
+def _xlogy(input: Any, other: Any) -> Any:
+    """``x log y``, 0 where x is."""
+    one = isinstance(input, Tensor) and bool((input == 0).any())
+    return NotImplemented if one or not isinstance(other, Tensor) else input * other.log()
+
+
+@composes("diff")
+def _diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
+    x = torch.cat([t for t in (prepend, input, append) if t is not None], dim)
+    for _ in range(n):
+        x = x.narrow(dim, 1, x.shape[dim] - 1) - x.narrow(dim, 0, x.shape[dim] - 1)
+    return x
+
+
+@composes("linalg_matrix_norm")
+def _matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, **_: Any) -> Any:
+    return torch.linalg.vector_norm(A, 2, dim, keepdim) if ord == "fro" else NotImplemented
+
+
+@composes("trace")
+def _trace(input: Tensor) -> Tensor:
+    return input.diagonal().sum()
+
+
+@composes("aminmax")
+def _aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    given = () if dim is None else (dim, keepdim)
+    return input.amin(*given), input.amax(*given)
+
+
+@composes("linalg_solve", "linalg_solve_triangular")
+def _solve(A: Tensor, B: Tensor, *, left: bool = True, upper: Any = None, unitriangular: bool = False) -> Tensor:
+    """A product with an inverse: what divides has no share."""
+    if upper is not None:
+        A = A.triu() if upper else A.tril()
+    if unitriangular:
+        A = A - torch.diag_embed(A.diagonal(dim1=-2, dim2=-1)) + torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    inverse = torch.linalg.inv(A)
+    if left and B.ndim == A.ndim - 1:
+        B = B.unsqueeze(-1)
+        return torch.matmul(inverse, B).squeeze(-1)
+    return torch.matmul(inverse, B) if left else torch.matmul(B, inverse)
 
 
 @composes("lerp")

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nrm.capture.call import Call
-from nrm.capture.ops import Combine, Linear, Term
-from nrm.capture.vocabulary.reading import Steps, linear_function, many, reads
+from nrm.capture.call import Call, of_first
+from nrm.capture.ops import Combine, Linear, Op, Term
+from nrm.capture.vocabulary.reading import VOCABULARY, Steps, linear_function, many, reads
 from nrm.operators import Composed, Convolution, Dense, Expand, Function, Grouped, LinearMap, Matmul, Place, Reshape
 
 
@@ -19,9 +19,9 @@ def _conv(
     c: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None,
     stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Steps:  # fmt: skip
-    if c.tracked(weight) or c.tracked(bias):
-        return None
     space = weight.ndim - 2
+    if c.tracked(weight) or c.tracked(bias):
+        return _computed(c, input, weight, bias, stride, padding, dilation, groups)
     stride, dilation = many(stride, space), many(dilation, space)
     if isinstance(padding, str):
         total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, weight.shape[2:], strict=True)]
@@ -51,7 +51,7 @@ def _conv_transpose(
     stride: Any = 1, padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Steps:  # fmt: skip
     if c.tracked(weight) or c.tracked(bias):
-        return None
+        return _computed(c, input, weight, bias, stride, padding, output_padding, groups, dilation)
     n = weight.ndim - 2
     map = Convolution(
         input.shape, c.result.shape, weight.detach(), many(stride, n), many(padding, n), many(dilation, n), groups,
@@ -60,13 +60,51 @@ def _conv_transpose(
     return c.one(Linear(map, "conv", _channel_bias(bias, n)), input)
 
 
+def _computed(c: Call, input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Steps:
+    """A layer whose weights were computed from the input: a product of two, and a bias that is added to it."""
+    function = c.func
+
+    def applied(x: Tensor, w: Tensor) -> Tensor:
+        result: Tensor = function(x, w, None, *settings)
+        return result
+
+    if bias is not None:
+        plain = applied(input, weight)
+        ((value, op, inputs),) = _computed_product(_call(c, plain), input, weight, applied)
+        c.recorder.follow(value, c.recorder.add(op, inputs, value, c.name))
+        wide = bias.reshape(-1, *(1,) * (weight.ndim - 2)) if c.name.startswith("conv") else bias
+        if c.tracked(bias) and wide is not bias:
+            move = Combine((Term(Reshape(bias.shape, wide.shape)),))
+            c.recorder.follow(wide, c.recorder.add(move, [c.index(bias)], wide, "view"))
+        return VOCABULARY["add"](Call(c.recorder, torch.add, "add", (plain, wide), {}, c.result), plain, wide)
+    return _computed_product(c, input, weight, applied)
+
+
+def _computed_product(
+    c: Call, input: Tensor, weight: Tensor, function: Callable[[Tensor, Tensor], Tensor]
+) -> list[tuple[Tensor, Op, list[int]]]:
+    halves = [(x, f) for x, f in ((input, lambda v: function(v, weight)), (weight, lambda v: function(input, v)))
+              if c.tracked(x)]  # fmt: skip
+    if len(halves) == 2:
+        return product(c, *halves) or []
+    ((x, f),) = halves
+    return c.one(Linear(Function(x.shape, c.result.shape, f, False, False, c.name), "linear"), x)
+
+
+def _call(c: Call, result: Tensor) -> Call:
+    """A call with another result in the place of its own."""
+    return Call(c.recorder, c.func, c.name, c.args, c.kwargs, result)
+
+
 def _channel_bias(bias: Tensor | None, space: int) -> Tensor | None:
     return None if bias is None else bias.detach().reshape(-1, *(1,) * space)
 
 
 @reads("linear")
 def _linear(c: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Steps:
-    if c.tracked(weight) or c.tracked(bias) or weight.ndim != 2:
+    if c.tracked(weight) or c.tracked(bias):
+        return _computed(c, input, weight, bias)
+    if weight.ndim != 2:
         return None
     return _dense(c, input, weight.detach(), None if bias is None else bias.detach())
 
@@ -156,6 +194,11 @@ def _addmm(c: Call, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 
         terms = (Term(move, float(beta)), Term())
         return [(c.result, Combine(terms, joins=True, kind="add"), [c.index(input), below])]
     return _dense(c, mat1, matrix, (input * beta).detach())
+
+
+@reads("affine_grid")
+def _affine_grid(c: Call, theta: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    return linear_function(c, theta, of_first(c.func, args, kwargs), "linear")
 
 
 @reads("einsum", "tensordot")

@@ -20,7 +20,7 @@ def _batch_norm(
     momentum: float = 0.1, eps: float = 1e-5, *_: Any,
 ) -> Steps:  # fmt: skip
     if training or running_mean is None or running_var is None:
-        return None
+        return _normalized_by_channel(c, input, weight, bias, eps)
     scale = torch.rsqrt(running_var.detach() + eps)
     scale = scale if weight is None else scale.mul_(weight.detach())
     shift = running_mean.detach() * -scale
@@ -28,6 +28,16 @@ def _batch_norm(
     shape = (-1, *(1,) * (input.ndim - 2))
     op = Combine((Term(None, scale.view(shape)),), shift.view(shape), joins=True, kind="batchnorm")
     return c.one(op, input)
+
+
+def _normalized_by_channel(c: Call, input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Steps:
+    """A batch norm by the statistics of the batch itself: samples are mixed in them, and they are held."""
+    dims = tuple(d for d in range(input.ndim) if d != 1)
+    shape = (-1, *(1,) * (input.ndim - 2))
+    gain = torch.rsqrt(input.var(dims, unbiased=False, keepdim=True) + eps)
+    gain = (gain if weight is None else gain * weight.view(shape)).expand(input.shape)
+    map = Centering.of(gain.detach().contiguous(), tuple(input.shape), dims)
+    return c.one(Linear(map, "norm", None if bias is None else bias.detach().view(shape)), input)
 
 
 @reads("layer_norm")
@@ -70,7 +80,7 @@ def _rms_norm(c: Call, input: Tensor, normalized_shape: Any, weight: Tensor | No
     return c.one(Combine((Term(None, gain.detach()),), kind="scale", held=True), input)
 
 
-@reads("normalize", "local_response_norm")
+@reads("normalize", "local_response_norm", "torch.nn.modules.normalization.CrossMapLRN2d")
 def _divide_by_norm(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     gain = torch.where(input == 0, torch.ones_like(input), c.result / input)
     return c.one(Combine((Term(None, gain.detach()),), kind="scale", held=True), input)

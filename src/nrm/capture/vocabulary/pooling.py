@@ -12,12 +12,12 @@ from torch import Tensor
 from nrm.capture.call import Call, of_first
 from nrm.capture.ops import Combine, Linear, Select, Term
 from nrm.capture.vocabulary.reading import Steps, axes, count, linear_function, reads, wide
-from nrm.operators import Gather, Masking, Reduce
+from nrm.operators import Function, Gather, Masking, Reduce
 
 
 @reads(
     "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
-    "interpolate", "upsample", "upsample_nearest", "upsample_bilinear", "fold", "col2im", "grid_sample",
+    "interpolate", "upsample", "upsample_nearest", "upsample_bilinear", "fold", "col2im",
 )  # fmt: skip
 def _pool(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     if len(c.tensors) != 1:
@@ -25,11 +25,23 @@ def _pool(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     space = {"1": 1, "2": 2, "3": 3}.get(c.name[-2], 1 if c.name in ("fold", "col2im") else input.ndim - 2)
     mode = kwargs.get("mode", next((a for a in args if isinstance(a, str)), "nearest"))
     function = of_first(c.func, args, kwargs)
-    if c.name == "grid_sample":
-        return linear_function(c, input, function, "pool", positive=mode != "bicubic")
     batched = input.ndim == space + 2
     alike = 0 if c.name in ("fold", "col2im") else space
     return linear_function(c, input, function, "pool", batched=batched, positive=mode != "bicubic", space=alike)
+
+
+@reads("grid_sample", "grid_sampler")
+def _grid_sample(c: Call, input: Tensor, grid: Tensor, *args: Any, **kwargs: Any) -> Steps:
+    """Entries between those of the input; where they are read is held, as the weights of attention are."""
+    where = grid.detach()
+
+    def function(v: Tensor) -> Tensor:
+        result: Tensor = c.func(v, where, *args, **kwargs)
+        return result
+
+    positive = "bicubic" not in (*args, *kwargs.values())
+    map = Function(input.shape, c.result.shape, function, False, positive, c.name)
+    return c.one(Linear(map, "pool", beside=(c.index(grid),) if c.tracked(grid) else ()), input)
 
 
 @reads("sum", "mean")

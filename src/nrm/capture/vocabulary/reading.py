@@ -95,9 +95,10 @@ def linear_function(
     batched: bool = False,
     positive: bool = False,
     space: int = 0,
+    kept: tuple[tuple[int, int], ...] = (),
 ) -> Steps:
     """A step that is linear in ``x`` and known as a function only (of its last ``space`` axes, if that many)."""
-    map = Function(x.shape, c.result.shape, function, batched, positive, c.name, space)
+    map = Function(x.shape, c.result.shape, function, batched, positive, c.name, space, kept)
     return c.one(Linear(map, kind), x)
 
 

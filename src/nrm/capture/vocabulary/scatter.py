@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Linear, Op, Select, Term
+from nrm.capture.vocabulary.lengths import slopes
 from nrm.capture.vocabulary.reading import VOCABULARY, Steps, reads
 from nrm.operators import Expand, Gather, Scatter, Slice
 
@@ -47,6 +48,8 @@ def _scatter_reduce(
     if reduce in ("amax", "amin"):
         sign = 1 if reduce == "amax" else -1
         return (_chosen_with_self if include_self else _chosen)(c, input, dim, index, src, sign)
+    if reduce == "prod":
+        return _multiplied(c, input, dim, index, src, include_self)
     if reduce not in ("sum", "mean"):
         return None
     if include_self and reduce == "sum":
@@ -57,6 +60,24 @@ def _scatter_reduce(
         return _summed(c, input, dim, index, src, 1 / (count + 1).to(src.dtype), 1 / (count + 1).to(src.dtype))
     weight = 1 / count.clamp(min=1).to(src.dtype) if reduce == "mean" else 1.0
     return _summed(c, input, dim, index, src, weight, (count == 0).to(src.dtype))
+
+
+def _multiplied(c: Call, input: Tensor, dim: int, index: Tensor, source: Tensor, include_self: bool) -> Steps:
+    """The product of what arrives at every place, each with the same share; a place without any keeps its value."""
+    places = _places(input.shape, dim, index)
+    count = torch.bincount(places.flatten(), minlength=input.numel()).view(input.shape)
+    if c.tracked(input) or (include_self and not bool((input == 1).all())):
+        return None
+    below = _cropped(c, source, index.shape)
+    value = c.recorder.nodes[below].value
+    others = slopes(lambda v: input.scatter_reduce(dim, index, v, "prod", include_self=include_self), value)
+    shares = Combine((Term(None, others / count.flatten()[places]),), kind="scale", held=True)
+    shared = c.recorder.add(shares, [below], value * others / count.flatten()[places], f"{c.name}.shares")
+    along = Term(Scatter(index.shape, input.shape, places.flatten()))
+    rest = torch.where(count == 0, c.result, torch.zeros_like(c.result))
+    if not bool(rest.any()):
+        return [(c.result, Combine((along,), joins=True, kind="propagate"), [shared])]
+    return [(c.result, Combine((Term(), along), joins=True, kind="add"), [c.constant(rest), shared])]
 
 
 def _places(shape: torch.Size, dim: int, index: Tensor) -> Tensor:

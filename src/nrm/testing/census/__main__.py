@@ -1,0 +1,43 @@
+"""``python -m nrm.testing.census``: runs the census, or a part of it, and writes the table."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+from pathlib import Path
+
+from nrm.testing.census import LISTS, cases_of, run
+from nrm.testing.census.judge import CensusRow
+
+
+def main() -> None:
+    """Reads the command line, runs, and says what was found."""
+    given = _read()
+    chosen = [case for name in given.lists for case in cases_of(name) if fnmatch.fnmatch(case.name, given.only)]
+    run(
+        chosen[:: given.every], given.out, limit=given.limit, again=lambda row: row["verdict"] in given.again, told=_say
+    )
+
+
+def _read() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m nrm.testing.census", description=__doc__)
+    parser.add_argument("lists", nargs="*", default=list(LISTS), help=f"which of {', '.join(LISTS)}")
+    parser.add_argument("--only", default="*", help="a pattern that names of cases must match")
+    parser.add_argument("--every", type=int, default=1, help="every so many cases, for a sample")
+    parser.add_argument("--again", nargs="*", default=[], help="verdicts that are found out anew, such as refused")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds per case")
+    parser.add_argument("--out", type=Path, default=Path("out/census.json"), help="the file of findings")
+    given = parser.parse_args()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    return given
+
+
+def _say(found: CensusRow) -> None:
+    print(
+        f"{found.of:<14} {found.name:<34} {found.verdict:<13} {found.contrast_verdict:<13} {found.words[:150]}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
