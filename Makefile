@@ -19,6 +19,7 @@
 #   make flows     the flow picture of the docs
 #   make gallery   the contact sheet of the docs (needs the real data)
 #   make generated the table of generated text in the docs (needs the real data)
+#   make speech    sound and words in one picture (needs Whisper, espeak-ng)
 #   make additive  joint against additive relevance, for the docs
 #   make molecules molecules with their bonds (needs the real data)
 #   make contrast  contrasts: digits, a table, photos, a sentence, a molecule (some need the real data)
@@ -50,7 +51,7 @@ PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs package extras peers bench bench-contrast bench-edges bench-large bench-peers figures start walks montage flows \
-	gallery generated additive molecules contrast circuits reproductions screenshots browser smollm2 whisper networks induction words clean
+	gallery generated speech additive molecules contrast circuits reproductions screenshots browser smollm2 whisper networks induction words clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -117,6 +118,9 @@ gallery: $(VENV)/.ready-dev
 
 generated: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/generated.py $(ARGS)
+
+speech: $(VENV)/.ready-dev
+	$(VENV)/bin/python docs/speech.py $(ARGS)
 
 molecules: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/molecules.py $(ARGS)
