@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Difference as Difference,
         Generated as Generated,
         Measure as Measure,
+        Writing as Writing,
         generated as generated,
         measure,
         reference,
@@ -87,7 +88,7 @@ SHORT = (
     "Epsilon", "Flat", "Gamma", "Generated", "Gradient", "IntegratedGradients", "Layer", "MassError", "Measure",
     "MemoryLimitError", "NrmError", "NrmWarning", "Occlusion", "Partition", "Pass", "PrecisionError", "Product",
     "QuestionError", "ResultFileError", "Rule", "RuleError", "Set", "Shapley", "SoftmaxRule", "Sum", "WSquare",
-    "ZBox", "ZPlus", "coarsen", "composite", "generated", "open_store",
+    "Writing", "ZBox", "ZPlus", "coarsen", "composite", "generated", "open_store",
 )  # fmt: skip
 """Short names outside the front door: rules, errors and the types that annotations need, ``nrm.Gamma`` for instance."""
 

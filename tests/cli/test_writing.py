@@ -34,6 +34,23 @@ def test_a_given_answer_is_explained(run: Run, reader: Path) -> None:
     assert ended.data["relevance"]["generated"] == ["time", "there"]
 
 
+def test_tokens_are_printed_as_they_come(run: Run, reader: Path) -> None:
+    command = ["generate", f"hf:{reader}", "once upon a", "--tokens", "3"]
+    together, streamed = run(*command, "--json"), run(*command, "--stream", "--json")
+    assert [one["token"] for one in streamed.data["tokens"]] == [one["token"] for one in together.data["tokens"]]
+    lines = run(*command, "--stream").out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == [one["token"] for one in together.data["tokens"]]
+
+
+def test_another_prompt_is_compared_with(run: Run, reader: Path) -> None:
+    ended = run("generate", f"hf:{reader}", "once upon a", "--answer", "time", "--against", "once there a", "--json")
+    assert ended.data["reference"] == ["once", "there", "a"]
+    assert ended.data["relevance"]["values"][0] == pytest.approx([0, 1, 0], abs=1e-4)
+    ended = run("generate", f"hf:{reader}", "once upon a", "--against", "once a")
+    assert ended.code == 2
+    assert "as many tokens" in ended.err
+
+
 def test_what_cannot_write_is_refused(run: Run, reader: Path) -> None:
     ended = run("generate", "factories:whole", "once")
     assert ended.code == 2

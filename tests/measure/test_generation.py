@@ -25,7 +25,7 @@ def writer(kind: str = "Llama", **more: Any) -> Any:
     torch.manual_seed(0)
     own = GPT2 if kind == "GPT2" else {**SIZE, "num_key_value_heads": 2, "eos_token_id": None}
     name = "GPT2LMHeadModel" if kind == "GPT2" else f"{kind}ForCausalLM"
-    return getattr(transformers, name)(getattr(transformers, f"{kind}Config")(**own, **more)).double().eval()
+    return getattr(transformers, name)(getattr(transformers, f"{kind}Config")(**{**own, **more})).double().eval()
 
 
 class Letters:
@@ -38,7 +38,7 @@ class Letters:
         ids = ([0] if add_special_tokens else []) + [1 if c == "|" else ord(c) % 38 + 2 for c in text]
         return {"input_ids": torch.tensor([ids]) if return_tensors else ids}
 
-    def apply_chat_template(self, messages: Any, add_generation_prompt: bool, tokenize: bool) -> str:
+    def apply_chat_template(self, messages: Any, tokenize: bool, add_generation_prompt: bool) -> str:
         return "".join(f"|{m['role'][0]}{m['content']}" for m in messages) + "|a"
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
@@ -127,7 +127,32 @@ def test_the_model_is_as_it_was() -> None:
     [
         ("text", {}, "needs a tokenizer"),
         (torch.rand(1, 3), {}, "not the tokens of one prompt"),
-        (PROMPT.repeat(2, 1), {}, "not the tokens of one prompt"),
+        (PROMPT.repeat(2, 1), {}, "one at a time"),
+        (torch.zeros(1, 1, 3, dtype=torch.long), {}, "not the tokens of one prompt"),
+        ([[1, 2], [3]], {}, "not a prompt"),
+        (["a", "b"], {}, "one at a time"),
+        ([], {}, "not a prompt"),
+        ([3, 99], {}, "does not know"),
+        (torch.tensor([-1]), {}, "does not know"),
+        (torch.zeros(1, 0, dtype=torch.long), {}, "no tokens"),
+        ({"ids": PROMPT}, {}, "not the encoding"),
+        ({"input_ids": PROMPT, "attention_mask": torch.ones(1, 3)}, {}, "do not match"),
+        ({"input_ids": PROMPT, "attention_mask": torch.tensor([[1, 1, 0, 0, 1, 1]])}, {}, "inside the prompt"),
+        ({"input_ids": PROMPT, "attention_mask": torch.zeros(1, 6)}, {}, "no tokens"),
+        (PROMPT, {"tokens": True}, "not a number of tokens"),
+        (PROMPT, {"tokens": 2048}, "longer than the model reads"),
+        (PROMPT, {"answer": "text"}, "needs a tokenizer"),
+        (PROMPT, {"answer": [3, 40]}, "does not know"),
+        (PROMPT, {"answer": [3], "options": {"top_k": 1}}, "is not written"),
+        (PROMPT, {"options": {"max_new_tokens": 3}}, "tokens="),
+        (PROMPT, {"options": {"num_return_sequences": 3}}, "one text at a time"),
+        (PROMPT, {"options": {"colour": 3}}, "does not write with these options"),
+        (PROMPT, {"options": {"stop_strings": ["a"]}}, "needs a tokenizer"),
+        (PROMPT, {"options": {"num_beams": 2}, "stream": True}, "piece by piece"),
+        (PROMPT, {"against": PROMPT[:, 1:]}, "as many tokens"),
+        (PROMPT, {"against": PROMPT}, "the same"),
+        (PROMPT, {"against": "blur"}, "another prompt, or 'mean'"),
+        (PROMPT, {"against": "text"}, "needs a tokenizer"),
         (PROMPT, {"tokens": 0}, "not a number of tokens"),
         (PROMPT, {"answer": torch.tensor([], dtype=torch.long)}, "nothing was generated"),
         (PROMPT, {"token": 3}, "tokens"),

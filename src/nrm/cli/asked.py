@@ -176,6 +176,10 @@ class GenerateCommand:
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is a message; the model's chat template is used.")
     ] = False
+    against: Annotated[
+        str | None, typer.Option(help="Another prompt of as many tokens, or mean: explain what differs between them.")
+    ] = None
+    stream: Annotated[bool, typer.Option("--stream", help="Print each token as soon as it is explained.")] = False
     k: Annotated[int, typer.Option("-k", min=1, help="How many sources are listed for every token.")] = 4
     first: Annotated[
         bool, typer.Option("--first/--no-first", help="Show the first token, too, where unused attention goes.")

@@ -37,7 +37,7 @@ from nrm.measure.classes import (
 )
 from nrm.measure.difference import Difference
 from nrm.measure.direct import DirectEdges as DirectEdges
-from nrm.measure.generation import Generated as Generated, generated
+from nrm.measure.generation import Writing as Writing, generated
 from nrm.measure.inner import Inner as Inner
 from nrm.measure.inside import CircuitPart as CircuitPart
 from nrm.measure.labels import Names as Names, name_of as name_of, shared_names as shared_names
@@ -67,6 +67,7 @@ from nrm.measure.scores import (
 from nrm.measure.show import options_text as options_text, output_text as output_text, sign_text as sign_text
 from nrm.measure.table import Axis as Axis, make_results as make_results, question_axes as question_axes
 from nrm.measure.verdict import balance as balance, is_beyond as is_beyond
+from nrm.measure.written import Generated as Generated, WrittenToken as WrittenToken
 
 __all__ = [
     "Check",
@@ -79,6 +80,8 @@ __all__ = [
     "LayerRow",
     "LayerTable",
     "Measure",
+    "Writing",
+    "WrittenToken",
     "generated",
     "measure",
     "reference",

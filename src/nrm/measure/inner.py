@@ -27,6 +27,25 @@ Listener = Callable[[int, int | None], None]
 """Is told how many parts of a long question are done, and of how many; stops the question by raising."""
 
 
+def progress_of(show: bool | Listener | None, what: str = "sweeps") -> Progress:
+    """Shows how far an iteration is, as a user wishes: by a function that is told, or by a bar."""
+
+    def tell(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
+        assert callable(show)
+        for done, chunk in enumerate(chunks):
+            show(done, total)
+            yield chunk
+
+    def bar(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
+        hidden = show is False or (show is None and total is not None and total < 2)
+        delay = 0.0 if show else 2.0
+        shown = tqdm(chunks, total=total, disable=hidden, delay=delay, desc=what, leave=False)
+        with contextlib.closing(shown):
+            yield from shown
+
+    return tell if callable(show) else bar
+
+
 @dataclass(eq=False)
 class Inner:
     """The inside of a measure, ``R.inner``: for the rooms of this package; users need none of it.
@@ -115,27 +134,12 @@ class Inner:
 
     def progress(self, what: str = "sweeps") -> Progress:
         """Shows how far an iteration is, as the user wished."""
-        show = self.show
-
-        def tell(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
-            assert callable(show)
-            for done, chunk in enumerate(chunks):
-                show(done, total)
-                yield chunk
-
-        def bar(chunks: Iterator[Any], total: int | None) -> Iterator[Any]:
-            hidden = show is False or (show is None and total is not None and total < 2)
-            delay = 0.0 if show else 2.0
-            shown = tqdm(chunks, total=total, disable=hidden, delay=delay, desc=what, leave=False)
-            with contextlib.closing(shown):
-                yield from shown
-
-        return tell if callable(show) else bar
+        return progress_of(self.show, what)
 
     def answerer(self) -> Answerer:
         """Who carries out plans."""
         return Answerer(
-            self.network, self.base, memory=self.memory, progress=self.progress(), messages=self.kept.messages
+            self.network, self.base, memory=self.memory, progress=progress_of(self.show), messages=self.kept.messages
         )
 
     # ---- the check before the first answer -----------------------------------------------------------------------
