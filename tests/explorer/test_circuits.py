@@ -157,7 +157,7 @@ def test_the_page_finds_measures_and_names(home: Path) -> None:
     explorer = nrm.explore(reader(), TEXTS, open=False, block=False, against=REFERENCE)
     with launched() as browser, explorer, opened(browser, explorer.url) as page:
         page.wait_for_selector("#circuit:not([hidden])")
-        page.wait_for_selector(".verdict")
+        page.wait_for_selector(".verdict", state="attached")
         page.locator("#circuit-mass").fill("0.8")
         page.locator("#circuit-along").check()
         page.locator("#circuit-find").click()

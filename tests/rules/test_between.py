@@ -427,11 +427,11 @@ def test_layers_may_be_values_in_any_order() -> None:
 
 
 def test_ops_without_a_rule_are_no_obstacle() -> None:
-    class Product(nn.Module):
+    class Exponential(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return torch.cumprod(x, 1)
+            return torch.linalg.matrix_exp(x.view(-1, 2, 2)).flatten(1)
 
-    model = nn.Sequential(nn.Linear(3, 3), Product(), nn.Linear(3, 2))
+    model = nn.Sequential(nn.Linear(3, 4), Exponential(), nn.Linear(4, 2))
     with pytest.raises(nrm.CaptureError, match="no rule"):
         nrm.measure(model, torch.rand(1, 3), rules="lrp-0")
     R = nrm.measure(model, torch.rand(1, 3), rules=nrm.Gradient())
