@@ -33,8 +33,8 @@ def launched() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
-    """A page with nothing on its console in the end, and no dialog on the way."""
+def opened(browser: Any, url: str, *, refusals: bool = False, **options: Any) -> Iterator[Any]:
+    """A page with nothing on its console in the end, and no dialog on the way; ``refusals`` of the server are allowed."""
     context = browser.new_context(viewport={"width": 1366, "height": 768}, accept_downloads=True, **options)
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
@@ -48,6 +48,6 @@ def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
         page.goto(url)
         page.wait_for_selector("#network svg")
         yield page
-        assert complaints == []
+        assert [text for text in complaints if not (refusals and text.startswith("Failed to load resource"))] == []
     finally:
         context.close()

@@ -11,13 +11,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlparse
+from urllib.request import url2pathname
 
 import pytest
 import torch
 
 import nrm
-from explorer.browser import launched, opened
+from explorer.browser import PATIENCE, launched, opened
 from report import subjects
 
 pytest.importorskip("starlette")
@@ -261,10 +262,108 @@ def test_layers_can_be_chosen_and_the_address_passed_on(browser: Any, explorer: 
         page.locator("#apply").click()
         page.wait_for_function("() => document.querySelector('#network .head')?.textContent.startsWith('conv1')")
         complete(page)
-        address = page.url
+        assert "token" not in page.url
+        address = f"{explorer.url}#{page.url.partition('#')[2]}"
     with opened(browser, address) as page:
         complete(page)
         assert page.locator("#network .head").first.text_content().startswith("conv1")
+
+
+def test_back_forward_undo_and_an_address_that_is_pasted(browser: Any, explorer: Any) -> None:
+    with opened(browser, explorer.url) as page:
+        complete(page)
+        assert page.locator("#undo").is_hidden()
+        page.locator('[data-node="0:0"]').click()
+        page.locator("#item").select_option(label="sample 1")
+        page.wait_for_function("() => document.getElementById('title').textContent === 'sample 1'")
+        complete(page)
+        assert page.locator(".node.on").count() == 0
+        page.go_back()
+        page.wait_for_function("() => document.getElementById('title').textContent === 'sample 0'")
+        page.wait_for_selector('.node.on[data-node="0:0"]')
+        page.go_back()
+        page.wait_for_function("() => !document.querySelector('.node.on')")
+        page.go_forward()
+        page.wait_for_selector('.node.on[data-node="0:0"]')
+        page.go_forward()
+        page.wait_for_function("() => document.getElementById('title').textContent === 'sample 1'")
+        complete(page)
+        page.locator("#undo").click()
+        page.wait_for_function("() => document.getElementById('title').textContent === 'sample 0'")
+        assert page.locator("#item").input_value() == "0"
+        page.evaluate('location.hash = \'item=2&layers=[["conv1","channels"],["output","channels"]]&chosen=0:0\'')
+        page.wait_for_function("() => document.querySelector('#network .head')?.textContent.startsWith('conv1')")
+        page.wait_for_selector('.node.on[data-node="0:0"]')
+        assert page.locator("#title").inner_text() == "sample 2"
+        complete(page)
+        page.keyboard.press("Control+z")
+        page.wait_for_function("() => document.getElementById('title').textContent === 'sample 0'")
+
+
+def test_an_input_that_fails_shows_its_own_error(browser: Any) -> None:
+    """The second input has too few channels, the third is whole again."""
+    data = [subjects.image(0)[0], torch.rand(1, 12, 12), subjects.image(2)[0]]
+    made = nrm.explore(subjects.small(), data, labels=subjects.CLASSES, open=False, block=False, rules="epsilon-plus")
+    with made, opened(browser, made.url, refusals=True) as page:
+        complete(page)
+        page.locator("#item").select_option(label="sample 1")
+        page.wait_for_selector("#failure:not([hidden])")
+        assert "sample 1 is not explained" in page.locator("#failure").inner_text()
+        assert page.locator("#failure .error").inner_text()
+        assert page.locator("#title").inner_text() == "sample 1"
+        assert not page.locator("#picture").is_visible()
+        assert not page.locator("#story").is_visible()
+        page.locator("#again").click()
+        page.wait_for_selector("#failure:not([hidden])")
+        broken = {"name": "<b>.png", "mimeType": "image/png", "buffer": b"nothing"}
+        page.locator("#file").set_input_files(broken)
+        page.wait_for_selector("#errors p")
+        page.locator("#item").select_option(label="sample 2")
+        complete(page)
+        assert page.locator("#picture").is_visible()
+        assert page.locator("#failure").is_hidden()
+        assert "<b>.png" in page.locator("#errors p").inner_text()  # it stays until it is read
+        page.locator("#errors button").click()
+        assert page.locator("#errors p").count() == 0
+
+
+def test_a_view_that_was_forgotten_is_made_again(browser: Any, explorer: Any) -> None:
+    with opened(browser, explorer.url, refusals=True) as page:
+        complete(page)
+        explorer._session._views.clear()
+        page.locator('[data-node="0:0"]').click()
+        page.locator('[data-node="1:1"]').click()
+        page.wait_for_selector(".given")
+        answered(page)
+
+
+def test_the_token_leaves_the_address_and_no_command_line_has_it(
+    browser: Any, explorer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: started.append(address) or True)
+    explorer.open()
+    token = explorer.url.partition("=")[2]
+    (door,) = started
+    assert token not in door
+    file = Path(url2pathname(urlparse(door).path))
+    assert token in file.read_text()
+    assert file.parent.stat().st_mode & 0o077 == 0
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(door)
+    page.wait_for_selector(".flow", timeout=PATIENCE)
+    assert token not in page.url
+    assert token not in page.evaluate("document.cookie")
+    page.reload()  # by the cookie alone
+    page.wait_for_selector(".flow", timeout=PATIENCE)
+    (cookie,) = context.cookies()
+    assert (cookie["sameSite"], cookie["httpOnly"]) == ("Strict", True)
+    context.clear_cookies()
+    page.reload()
+    page.wait_for_selector("#job .error")
+    assert "open the address" in page.locator("#job").inner_text()
+    context.close()
 
 
 def test_an_address_that_makes_no_sense_shows_the_view(browser: Any, explorer: Any) -> None:
@@ -273,6 +372,7 @@ def test_an_address_that_makes_no_sense_shows_the_view(browser: Any, explorer: A
     with opened(browser, f"{explorer.url}#{urlencode(words)}") as page:
         complete(page)
         assert page.locator(".chip").count() == 1
+        assert "There is no input <i>" in page.locator("#errors").inner_text()
         assert page.locator("#decision strong").inner_text()
 
 
@@ -302,8 +402,16 @@ def test_what_is_long_is_asked_for_and_can_be_cancelled(
         complete(page)
         monkeypatch.setattr("nrm.explorer.session.LONG", 0.0)
         page.locator("#target").select_option("0")
-        page.locator("#agree").click()
+        complete(page)  # the flow appears without pressing anything, as long as nobody chooses layers
+        page.locator("#choice summary").click()
+        page.locator("#apply").click()
+        page.locator("#leave").click()
+        assert page.locator("#question").is_hidden()
+        assert "left out" in page.locator("#left").inner_text()
+        page.wait_for_function("() => document.getElementById('job').hidden")
+        page.locator("#compute").click()
         complete(page)
+        assert page.locator("#left").is_hidden()
         monkeypatch.undo()
         monkeypatch.setattr("nrm.report.view.View.ribbons", _endless)
         page.locator("#target").select_option("1")
@@ -372,7 +480,8 @@ def test_formulas_with_named_nodes_regions_and_channels(browser: Any, explorer: 
         page.wait_for_function("() => document.getElementById('price').textContent.includes('forward pass')")
         page.locator("#run").click()
         changes(page, before)
-        share, address, lines = answered(page), page.url, page.locator("#script").inner_text()
+        share, lines = answered(page), page.locator("#script").inner_text()
+        address = f"{explorer.url}#{page.url.partition('#')[2]}"
         space = {"model": subjects.small(), "inputs": subjects.image()}
         exec(lines.replace("print(R.check())", ""), space)
         assert 100 * float(space["share"]) == pytest.approx(share, abs=0.06)

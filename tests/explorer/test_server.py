@@ -145,12 +145,14 @@ def test_an_average_over_references_has_no_page() -> None:
 
 def test_what_is_long_is_asked_for_first(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nrm.explorer.session.LONG", 0.0)
-    news = finished(client, client.post("/api/views", json={"item": "0"}).json()["job"])
+    chosen = {"item": "0", "layers": [["pool#0", "channels"], ["output", "channels"]]}
+    news = finished(client, client.post("/api/views", json=chosen).json()["job"])
     assert "columns" in news["parts"][1]
-    assert [set(part) for part in news["parts"]][2:] == [{"price"}]
-    assert news["parts"][-1]["price"]["passes"] > 0
-    news = finished(client, client.post("/api/views", json={"item": "0", "agreed": True}).json()["job"])
-    assert any("table" in part for part in news["parts"])
+    assert [set(part) for part in news["parts"]][2:] == [{"price"}, {"health"}, {"ahead"}]
+    assert news["parts"][2]["price"]["passes"] > 0
+    for question in ({**chosen, "agreed": True}, {"item": "0"}):  # what nobody chose is not asked about
+        news = finished(client, client.post("/api/views", json=question).json()["job"])
+        assert any("table" in part for part in news["parts"])
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost:4000", "127.0.0.1:4001", ""])
@@ -171,14 +173,62 @@ def test_a_foreign_page_is_refused(client: TestClient) -> None:
 
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x", "é"])
 def test_without_the_token_there_is_nothing(client: TestClient, token: str) -> None:
-    asked = [("GET", "/"), ("GET", "/api/items"), ("GET", "/api/jobs/j0")]
+    asked = [("GET", "/api/items"), ("GET", "/api/jobs/j0")]
     asked += [
         ("POST", f"/api/{path}") for path in ("items", "texts", "views", "selections", "formulas", "jobs/j0/cancel")
     ]
     for method, path in asked:
         answer = client.request(method, path, headers={"X-Token": token.encode()}, content=b"{}")
         assert answer.status_code == 403, path
-    assert client.get("/", headers={"X-Token": ""}, params={"token": TOKEN}).status_code == 200
+    empty = client.get("/", params={"token": token})  # the page itself holds nothing secret
+    assert empty.status_code == 200
+    assert "set-cookie" not in empty.headers
+
+
+def test_the_first_visit_sets_a_cookie_that_only_the_page_sends(client: TestClient) -> None:
+    welcome = client.get("/", headers={"X-Token": ""}, params={"token": TOKEN})
+    assert welcome.headers["set-cookie"] == f"nrm-4000={TOKEN}; Path=/; HttpOnly; SameSite=Strict"
+    client.cookies.clear()
+    for cookie, status in ((f"nrm-4000={TOKEN}", 200), ("nrm-4000=wrong", 403), (f"nrm-4001={TOKEN}", 403)):
+        assert client.get("/api/items", headers={"X-Token": "", "Cookie": cookie}).status_code == status
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_another_site_asks_is_refused(client: TestClient, site: str) -> None:
+    for path in ("/", "/api/items", "/static/app.js"):
+        assert client.get(path, headers={"Sec-Fetch-Site": site}).status_code == 403
+    framed = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+    assert client.get("/", headers=framed, params={"token": TOKEN}).status_code == 403
+    link = {**framed, "Sec-Fetch-Dest": "document"}
+    assert client.get("/", headers=link).status_code == 200  # a link to the page, which asks by itself
+    assert client.get("/api/items", headers=link).status_code == 403
+    for own in ("same-origin", "none"):
+        assert client.get("/api/items", headers={"Sec-Fetch-Site": own}).status_code == 200
+
+
+def test_a_notebook_may_show_the_page_if_it_knows_the_token(session: Session) -> None:
+    app = make_app(session, TOKEN, frozenset({HOST}), inline=True)
+    framed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+    with TestClient(app, base_url=f"http://{HOST}", headers=framed) as made:
+        shown = made.get("/", params={"token": TOKEN})
+        assert shown.status_code == 200
+        assert "frame-ancestors" not in shown.headers["content-security-policy"]
+        assert "x-frame-options" not in shown.headers
+        assert made.get("/", params={"token": "wrong"}).status_code == 403
+        assert made.get("/").status_code == 403
+
+
+def test_a_forgotten_view_is_brought_back(client: TestClient, session: Session) -> None:
+    question = {"item": "0", "target": 0, "layers": [["pool#0", "channels"], ["output", "channels"]], "nodes": 3}
+    first = client.post("/api/views", json=question).json()["job"]
+    finished(client, first)
+    session._views.clear()
+    asked = {"view": first, "nodes": [[0, 0]]}
+    assert client.post("/api/selections", json=asked).status_code == 410
+    again = client.post("/api/views", json={**question, "bare": True}).json()["job"]
+    assert finished(client, again)["parts"] == []
+    news = finished(client, client.post("/api/selections", json={**asked, "view": again}).json()["job"])
+    assert news["state"] == "done", news["error"]
 
 
 def test_only_the_listed_files_are_served(client: TestClient) -> None:
@@ -229,7 +279,7 @@ def test_selections_of_nodes_that_are_not_there(client: TestClient) -> None:
     finished(client, job)
     for nodes in (None, [], [[0]], [[0, "1"]], [[0, 0], [0, 0]], [[True, 0]]):
         assert client.post("/api/selections", json={"view": job, "nodes": nodes}).status_code == 400
-    assert client.post("/api/selections", json={"view": "j999", "nodes": [[0, 0]]}).status_code == 400
+    assert client.post("/api/selections", json={"view": "j999", "nodes": [[0, 0]]}).status_code == 410
     made = client.post("/api/selections", json={"view": job, "nodes": [[0, 500]]}).json()["job"]
     assert finished(client, made)["state"] == "failed"
     assert client.get("/api/jobs/nothing").status_code == 404
@@ -249,7 +299,7 @@ def test_a_formula_is_that_of_the_measure(client: TestClient) -> None:
     block = R["pool#0"].channel(columns[0]["nodes"][place]["block"])
     expected = R(nrm.visits(block) & ~nrm.visits(R.input[:, :4, :6]))
     assert news["parts"][0]["share"] == pytest.approx(float(expected[0]), abs=1e-6)
-    for change in ({"text": 3}, {"sets": []}, {"view": "j99"}):
+    for change in ({"text": 3}, {"sets": []}):
         assert client.post("/api/formulas", json={**asked, **change}).status_code == 400
     for change in ({"text": "part AND ("}, {"text": "unknown"}, {"sets": {"part": {"region": [0, 0]}}},
                    {"sets": {"part": {"region": [5, 5, 5, 5]}}}, {"sets": {"part": {"nodes": [[0, 99]]}}},
@@ -585,7 +635,7 @@ def test_explore_serves_and_ends() -> None:
     with explorer:
         assert explorer.url.startswith("http://127.0.0.1:")
         assert status(explorer.url) == 200
-        assert status(explorer.url.partition("?")[0]) == 403
+        assert status(explorer.url.partition("?")[0] + "api/items") == 403
         taken = int(explorer.url.split(":")[2].partition("/")[0])
         with pytest.raises(nrm.NrmError, match="port"):
             nrm.explore(subjects.small(), port=taken, open=False, block=False)

@@ -1,14 +1,14 @@
-"""The explorer's server: a page, its files, and a few questions. Only this machine may ask, and only with the token."""
+"""The explorer's server: a page, its files, and a few questions, behind its gate."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from nrm.errors import NrmError, QuestionError
+from nrm.explorer.gate import Gate, refused
+from nrm.explorer.reading import GoneError
 from nrm.explorer.session import Session
 from nrm.extras import extra
 from nrm.report import ASSETS, linked_page, read_asset
@@ -16,21 +16,10 @@ from nrm.report import ASSETS, linked_page, read_asset
 with extra("web", "nrm.explore"):
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
-    from starlette.datastructures import Headers, MutableHeaders, QueryParams
     from starlette.requests import Request
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
 
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 MOST_QUESTION, MOST_UPLOAD = 64 * 2**10, 20 * 2**20
 LONGEST_NUMBER = 12
 """Digits of a number that is still read: Python refuses to read thousands of them."""
@@ -38,48 +27,8 @@ PATIENCE, BLINK = 0.4, 0.01
 """How long a request waits for news of a job, and how often it looks, in seconds."""
 TYPES = {"css": "text/css", "js": "text/javascript"}
 
-Message = MutableMapping[str, Any]
 
-
-class Gate:
-    """Lets in what comes from the page itself: the right host, no foreign origin, and the token.
-
-    The files of the front end hold nothing secret and need no token. Every answer carries the security headers.
-    """
-
-    def __init__(self, app: Any, hosts: frozenset[str], token: str) -> None:
-        self._app, self._hosts, self._token = app, hosts, token.encode()
-
-    async def __call__(
-        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
-    ) -> None:
-        """Answers a request, or refuses it."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        refusal = self._refusal(scope) if scope["type"] == "http" else "only http is spoken here"
-        await (self._app if refusal is None else _error(refusal, 403))(scope, receive, guarded)
-
-    def _refusal(self, scope: Message) -> str | None:
-        headers = Headers(scope=scope)
-        if headers.get("host", "") not in self._hosts:
-            return "this host is not served"
-        origin = headers.get("origin")
-        if origin is not None and origin not in {f"http://{host}" for host in self._hosts}:
-            return "requests of other pages are not answered"
-        if scope["path"].startswith("/static/"):
-            return None
-        given = headers.get("x-token") or QueryParams(scope["query_string"]).get("token", "")
-        return None if secrets.compare_digest(given.encode(), self._token) else "the token is missing or wrong"
-
-
-def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
+def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool = False) -> Any:
     """The application, with its gate around it."""
 
     async def page(request: Request) -> Response:
@@ -88,7 +37,7 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in ASSETS:
-            return _error("there is no such file", 404)
+            return refused("there is no such file", 404)
         return Response(read_asset(name), media_type=TYPES[name.rpartition(".")[2]])
 
     async def items(request: Request) -> Response:
@@ -138,11 +87,11 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
         return JSONResponse({})
 
     async def complain(request: Request, error: Exception) -> Response:
-        status = 413 if isinstance(error, _TooLargeError) else 400
-        return _error(str(error), status)
+        status = 413 if isinstance(error, _TooLargeError) else 410 if isinstance(error, GoneError) else 400
+        return refused(str(error), status)
 
     async def unknown(request: Request, error: Exception) -> Response:
-        return _error("there is nothing here", 404)
+        return refused("there is nothing here", 404)
 
     routes = [
         Route("/", page), Route("/static/{name:path}", asset), Route("/api/items", items),
@@ -153,15 +102,11 @@ def make_app(session: Session, token: str, hosts: frozenset[str]) -> Any:
         Route("/api/jobs/{id}/cancel", cancel, methods=["POST"]),
     ]  # fmt: skip
     handlers: Any = {NrmError: complain, KeyError: unknown, 404: unknown, 405: unknown}
-    return Gate(Starlette(routes=routes, exception_handlers=handlers), hosts, token)
+    return Gate(Starlette(routes=routes, exception_handlers=handlers), hosts, token, inline)
 
 
 class _TooLargeError(NrmError):
     """More was sent than is taken."""
-
-
-def _error(text: str, status: int) -> Response:
-    return JSONResponse({"error": text}, status)
 
 
 async def _body(request: Request, most: int) -> bytes:

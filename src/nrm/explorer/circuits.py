@@ -8,6 +8,7 @@ from typing import Any
 
 from nrm.capture import find_stream
 from nrm.errors import NrmWarning, QuestionError
+from nrm.explorer.reading import GoneError
 from nrm.explorer.worker import PageJob, Worker
 from nrm.largest import largest
 from nrm.measure import Measure
@@ -104,7 +105,7 @@ class SessionCircuits:
         try:
             return self._known[question.get("circuit", "")]
         except (KeyError, TypeError):
-            raise QuestionError("this circuit is not there any more", hint="find it again") from None
+            raise GoneError("this circuit is not there any more", hint="find it again") from None
 
 
 def _read_mass(given: Any) -> float:

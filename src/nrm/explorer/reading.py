@@ -12,6 +12,10 @@ from nrm.report import BY, View, read_numbers
 MOST_COLUMNS, MOST_CHOSEN = 12, 200
 
 
+class GoneError(QuestionError):
+    """What a question is about was forgotten meanwhile. The page asks for it again."""
+
+
 def refuse_old(question: Mapping[str, Any]) -> None:
     """Refuses the name that another class had before: a reference is a matter of the measure, not of the page."""
     if "against" in question:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import os
 import secrets
 import socket
+import tempfile
 import threading
 import time
 import webbrowser
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -23,10 +26,15 @@ from nrm.measure import read_options
 from nrm.report import References
 
 HOST = "127.0.0.1"
+DOOR = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={url}"><title>nrm</title></head>
+<body><a href="{url}">the explorer</a></body></html>
+"""
+"""A page that leads to another one."""
 
 
 class Explorer:
-    """A running explorer: ``url`` is its address with the token, ``close()`` ends it."""
+    """A running explorer: ``url`` is its address with the token, ``open()`` shows it, ``close()`` ends it."""
 
     def __init__(self, session: Session, port: int | None) -> None:
         with extra("web", "nrm.explore"):
@@ -34,6 +42,7 @@ class Explorer:
 
             room = importlib.import_module("nrm.explorer.app")  # it needs the same extra
         self._session = session
+        self._door: tempfile.TemporaryDirectory[str] | None = None
         self._socket = _listen(port)
         token = secrets.token_urlsafe(24)
         place = f"{HOST}:{self._socket.getsockname()[1]}"
@@ -46,6 +55,14 @@ class Explorer:
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             time.sleep(0.01)
+
+    def open(self) -> None:
+        """Opens a browser. Its command line, which all users of a machine can read, names a private file only."""
+        if self._door is None:
+            self._door = tempfile.TemporaryDirectory(prefix="nrm-")  # only this user may look into it
+        door = Path(self._door.name, "explorer.html")
+        door.write_text(DOOR.format(url=html.escape(self.url)), encoding="utf-8")
+        webbrowser.open(door.as_uri())
 
     def wait(self) -> None:
         """Returns when the explorer is closed, or by Ctrl-C."""
@@ -61,6 +78,8 @@ class Explorer:
         self._thread.join(timeout=10)
         self._session.worker.close()
         self._socket.close()
+        if self._door is not None:
+            self._door.cleanup()
 
     def __enter__(self) -> Explorer:
         return self
@@ -140,7 +159,7 @@ def explore(
     explorer = Explorer(session, port)
     print(f"{explorer}\n" + ("Ctrl-C ends it" if block else "explorer.close() ends it"))
     if open:
-        webbrowser.open(explorer.url)
+        explorer.open()
     if block:
         explorer.wait()
     return explorer

@@ -11,7 +11,7 @@ from torch import nn
 from nrm.errors import QuestionError
 from nrm.explorer.circuits import SessionCircuits, has_circuits
 from nrm.explorer.items import Items
-from nrm.explorer.reading import check_nodes, read_chosen, read_class, read_layers, read_set, refuse_old
+from nrm.explorer.reading import GoneError, check_nodes, read_chosen, read_class, read_layers, read_set, refuse_old
 from nrm.explorer.worker import PageJob, Worker
 from nrm.measure import Measure, measure
 from nrm.plot import read_choice
@@ -63,7 +63,10 @@ class Session:
     # ---- questions of the page -------------------------------------------------------------------------------
 
     def view(self, question: Mapping[str, Any]) -> PageJob:
-        """A view in parts: the heat map first, then columns, ribbons, comparison, certificate, chains, their maps."""
+        """A view in parts: the heat map first, then columns, ribbons, comparison, certificate, chains, their maps.
+
+        A view with layers of its own is told its price first where it is high; ``bare`` only brings one back.
+        """
         item = self.items[question.get("item", "")]
         refuse_old(question)
         target, compared = (read_class(question.get(name)) for name in ("target", "compare"))
@@ -71,7 +74,8 @@ class Session:
         read_choice(nodes, None)
         if nodes > MOST_NODES:
             raise QuestionError("too many nodes", got=str(nodes), expected=f"at most {MOST_NODES}")
-        agreed = question.get("agreed") is True
+        agreed = question.get("agreed") is True or layers is None
+        bare = question.get("bare") is True
 
         def work(job: PageJob) -> None:
             job.tell("running the network")
@@ -81,6 +85,8 @@ class Session:
             view = View(R, layers=layers, nodes=nodes, title=item.name, opening=opening, store=self._references)
             self._keep(self._views, job.id, view, VIEWS)
             self._latest = view
+            if bare:
+                return
             job.add({**view.facts(), "circuits": has_circuits(R), "colours": COLOURS})
             job.patient = True
             job.tell("the nodes of the layers")
@@ -88,10 +94,14 @@ class Session:
             seconds = self._price(job, view.cost()["passes"], agreed)
             if seconds is not None:
                 self._flow(job, view, seconds)
-                if compared is not None:
-                    job.tell("the other class")
-                    job.add({"comparison": self._compare(view, item.id, compared, job)})
-                self._details(job, view)
+            if compared is not None:
+                job.tell("the other class")
+                job.add({"comparison": self._compare(view, item.id, compared, job)})
+            job.tell("the certificate")
+            job.add(view.health())
+            if seconds is not None:
+                self._chains(job, view)
+            job.add({"ahead": self.worker.submit_idle(lambda idle: self._look_ahead(idle, view)).id})
 
         return self.worker.submit(work)
 
@@ -100,16 +110,13 @@ class Session:
         for part in view.ribbons():
             job.add(part)
 
-    def _details(self, job: PageJob, view: View) -> None:
-        job.tell("the certificate")
-        job.add(view.health())
+    def _chains(self, job: PageJob, view: View) -> None:
         job.tell("the strongest chains")
         flows = view.flows()
         job.add(flows)
         for n, flow in enumerate(flows["flows"], 1):
             job.tell(f"the map of chain {n} of {len(flows['flows'])}")
             job.add({"maps": [view.selection([(c, k) for c, k in flow["nodes"]], MOST_SIDE)]})
-        job.add({"ahead": self.worker.submit_idle(lambda idle: self._look_ahead(idle, view)).id})
 
     def _look_ahead(self, job: PageJob, view: View) -> None:
         """The maps of nodes before they are clicked, for their faces, as long as nobody asks for anything else."""
@@ -173,7 +180,7 @@ class Session:
         try:
             return self._views[question.get("view", "")]
         except (KeyError, TypeError):
-            raise QuestionError("this view is not there any more", hint="load the page again") from None
+            raise GoneError("this view is not there any more", hint="ask for it again") from None
 
     # ---- measures --------------------------------------------------------------------------------------------
 

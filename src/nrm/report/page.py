@@ -27,6 +27,8 @@ MODULES = (
     "panels",
     "export",
     "formula",
+    "address",
+    "talk",
     "server",
     "circuit",
     "circuitpanel",

@@ -9,28 +9,37 @@ import { saveAll } from "./export.js";
 import { formulaBar } from "./formula.js";
 import { circuitPanel } from "./circuitpanel.js";
 import { connect } from "./server.js";
+import { keepAddress } from "./address.js";
 
 const at = (id) => document.getElementById(id);
 // What is chosen are nodes, "column:node": any of those of one column, and all columns that have one.
 const state = { view: null, chosen: new Set(), coverage: 1, strength: 0.8, selection: null, known: new Map(), colour: null, server: null, bar: null, panel: null, asked: 0 };
 
-// ---- what is in the address, so that it can be passed on
+// ---- what is in the address
 
-function readAddress() {
-  const found = new URLSearchParams(location.hash.slice(1));
+function readPlace(found) {
   state.coverage = Math.min(1, Math.max(0.05, Number(found.get("coverage") ?? 1) || 1));
   at("coverage").value = state.coverage;
   state.chosen = new Set((found.get("chosen") ?? "").split("-").filter((id) => /^\d+:\d+$/.test(id)));
   return found;
 }
 
-function writeAddress() {
-  const words = new URLSearchParams(state.server ? { ...state.server.address(), ...state.bar.address() } : {});
-  if (state.coverage < 1) words.set("coverage", state.coverage);
-  if (state.chosen.size) words.set("chosen", key(nodes()));
-  const text = words.toString();
-  if (text !== location.hash.slice(1)) try { history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search); } catch { /* a page inside a notebook has no address */ }
+// What makes a step of the history, and what does not.
+const wordsNow = () => [
+  { ...state.server?.address(), ...state.bar?.address(), ...(state.chosen.size ? { chosen: key(nodes()) } : {}) },
+  state.coverage < 1 ? { coverage: state.coverage } : {},
+];
+
+// Another address: what it leads to is loaded, asked or chosen.
+function goThere(found) {
+  readPlace(found);
+  state.bar?.follow(found);
+  if (state.server?.follow(found) || !state.view) return;
+  if (state.chosen.size || !state.bar?.repeat()) refresh();
+  else draw();
 }
+
+const book = keepAddress(wordsNow, goThere);
 
 // ---- choosing
 
@@ -39,6 +48,7 @@ const key = (chain) => chain.map((p) => p.join(":")).join("-");
 
 function choose(chain) {
   state.chosen = new Set(chain.map((p) => p.join(":")));
+  state.bar?.forget();
   refresh();
 }
 
@@ -50,6 +60,7 @@ const act = {
     const others = [...state.chosen].filter((id) => id.startsWith(`${column}:`) && !own.includes(id));
     if (!more) others.forEach((id) => state.chosen.delete(id));
     own.forEach((id) => (there && (more || !others.length) ? state.chosen.delete(id) : state.chosen.add(id)));
+    state.bar?.forget();
     refresh();
   },
   move(from, arrow, covered) {
@@ -165,7 +176,20 @@ function draw() {
   at("script").textContent = state.selection?.script ?? view.script ?? "";
   at("versions").textContent = `nrm ${view.versions.nrm} · torch ${view.versions.torch} · ${view.options}`;
   at("clear").disabled = state.chosen.size === 0;
-  writeAddress();
+  drawLeft(view);
+  write();
+}
+
+function write() {
+  book.write();
+  at("undo").hidden = !book.undoable();
+}
+
+// What was not computed, because a person said so.
+function drawLeft(view) {
+  at("left").hidden = !view.left;
+  if (view.left && changed("left", view.left))
+    at("left").replaceChildren("Ribbons and chains were left out. ", el("button", { type: "button", id: "compute", onclick: view.left }, "compute them"));
 }
 
 // The photo in its own colours, beside the map over it.
@@ -196,6 +220,7 @@ function drawLegend() {
 function receive(part, begins) {
   if (begins) {
     state.view = part;
+    settle();
     state.known.clear();
     state.bar?.arrived(part);
     state.panel?.arrived(part);
@@ -204,13 +229,46 @@ function receive(part, begins) {
     state.view.tables[part.table.at] = part.table.rows;
     state.view.order = part.order;
   } else if (!part.maps || part.columns) Object.assign(state.view, part);
-  if (part.columns && state.server && state.bar && new URLSearchParams(location.hash.slice(1)).get("ask")) setTimeout(state.bar.run);
   for (const one of part.maps ?? []) state.known.set(key(one.nodes), one);
   if (begins && !part.columns) state.selection = null;
-  if (part.columns && !state.selection) look();
+  if (part.columns && !state.selection && !(state.server && !state.chosen.size && state.bar.repeat())) look();
   else if (part.table && state.selection?.nodes.length) state.selection.near = nodes().length === 1 ? nearShares(state.view, ...nodes()[0]) : null;
   draw();
 }
+
+// ---- what comes and goes
+
+// Another view is on its way: the last one fades, and keeps its own name until then.
+function waiting() {
+  at("failure").hidden = true;
+  document.querySelector("main").classList.add("stale");
+}
+
+function settle() {
+  document.querySelector("main").classList.remove("stale");
+  document.body.classList.remove("failed");
+  at("failure").hidden = true;
+}
+
+// An input that cannot be explained shows its own name and its own error, and nothing of the one before.
+function failed(name, text, again) {
+  settle();
+  state.view = state.selection = null;
+  document.body.classList.add("failed");
+  document.title = `${name} · nrm`;
+  at("title").textContent = name;
+  at("decision").replaceChildren();
+  at("failure").hidden = false;
+  at("failure").replaceChildren(el("h2", {}, `${name} is not explained`), el("p", { class: "error" }, text), el("button", { type: "button", id: "again", onclick: again }, "try again"));
+  write();
+}
+
+const page = {
+  receive, waiting, failed,
+  moved: write,
+  clear() { state.chosen = new Set(); state.selection = null; if (state.view) draw(); else write(); },
+  left(compute) { state.view.left = compute; draw(); },
+};
 
 // ---- beginning
 
@@ -232,6 +290,7 @@ function begin() {
   at("strength").addEventListener("input", (event) => { state.strength = Number(event.target.value); draw(); });
   at("coverage").addEventListener("input", (event) => { state.coverage = Number(event.target.value); draw(); });
   at("clear").addEventListener("click", () => choose([]));
+  at("undo").addEventListener("click", book.undo);
   at("copy").addEventListener("click", async () => {
     try { await navigator.clipboard.writeText(at("script").textContent); }
     catch { getSelection().selectAllChildren(at("script")); document.execCommand("copy"); }
@@ -243,22 +302,21 @@ function begin() {
   at("wanted").addEventListener("input", draw);
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { state.bar?.clear(); state.panel?.clear(); choose([]); }
-    if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) return;
+    if (/INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) return;
+    if ((event.ctrlKey || event.metaKey) && event.key === "z" && book.undoable()) { event.preventDefault(); book.undo(); }
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "d") at("theme").click();
     if (event.key === "/" && state.server) { event.preventDefault(); at("ask").focus(); }
   });
   let waiting = 0;
   addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => { draw(); state.panel?.draw(); }, 120); });
-  const words = readAddress();
+  const words = readPlace(book.read());
   const inside = at("view");
-  if (inside) receive(JSON.parse(inside.textContent), true);
-  else {
-    const now = { nodes, view: () => state.view, draw, price: (text, sets) => state.server.price(text, sets) };
-    state.bar = formulaBar(at("formula"), at("picture"), words, now, ask);
-    state.panel = circuitPanel(at("circuit"), () => state.server);
-    state.server = connect(words, receive, () => choose([]));
-    addEventListener("hashchange", () => { state.server.follow(readAddress()); if (state.view) refresh(); });
-  }
+  if (inside) { receive(JSON.parse(inside.textContent), true); return; }
+  const now = { nodes, view: () => state.view, draw, price: (text, sets) => state.server.price(text, sets) };
+  state.bar = formulaBar(at("formula"), at("picture"), words, now, ask);
+  state.panel = circuitPanel(at("circuit"), () => state.server);
+  state.server = connect(words, page);
 }
 
 begin();

@@ -21,15 +21,22 @@ function isSet(made) {
 // `now` says what is chosen: `nodes()` and `view()`, draws, and knows the `price(text, sets)`; `ask(text, sets)` computes.
 export function formulaBar(box, picture, words, now, ask) {
   const sets = new Map();
-  let region = null, tool = "box", waiting = 0;
-  const text = el("input", { id: "ask", type: "text", placeholder: "bird AND NOT sky", "aria-label": "formula", value: words.get("ask") ?? "", maxlength: 2000, oninput: () => estimate() });
+  let region = null, tool = "box", waiting = 0, asked = "";
+  const text = el("input", { id: "ask", type: "text", placeholder: "bird AND NOT sky", "aria-label": "formula", maxlength: 2000, oninput: () => estimate() });
   const name = el("input", { id: "name", type: "text", placeholder: "a name", "aria-label": "name of a set", maxlength: 40 });
   const price = el("small", { id: "price" });
   const chips = el("span", { class: "chips" });
   const layer = el("select", { id: "set-layer", "aria-label": "layer of the channels" });
   const channels = el("input", { id: "set-channels", type: "text", placeholder: "3, 7, 10-12", "aria-label": "channels", maxlength: 400 });
   const outline = svg("svg", { class: "region", viewBox: `0 0 ${FINE} ${FINE}`, preserveAspectRatio: "none", "aria-hidden": true });
-  try { for (const [key, made] of Object.entries(JSON.parse(words.get("sets") ?? "{}"))) if (isSet(made)) sets.set(key, made); } catch { /* an address that was cut */ }
+
+  // Sets and a formula of an address.
+  function read(found) {
+    sets.clear();
+    try { for (const [key, made] of Object.entries(JSON.parse(found.get("sets") ?? "{}"))) if (isSet(made)) sets.set(key, made); } catch { /* an address that was cut */ }
+    asked = found.get("ask") ?? "";
+    if (asked) text.value = asked;
+  }
 
   function say(made) {
     if (made.layer) return `${made.layer}, channels ${made.channels.join(", ")}`;
@@ -68,14 +75,18 @@ export function formulaBar(box, picture, words, now, ask) {
     clearTimeout(waiting);
     price.textContent = "";
     waiting = setTimeout(async () => {
-      const asked = text.value;
-      if (!asked.trim() || !now.view()?.columns) return;
-      const found = await now.price(asked, Object.fromEntries(sets)).catch(() => null);
-      if (found && asked === text.value) price.textContent = `≈ ${found.seconds < 0.1 ? "under 0.1" : found.seconds} s, ${found.passes} forward pass${found.passes === 1 ? "" : "es"}`;
+      const typed = text.value;
+      if (!typed.trim() || !now.view()?.columns) return;
+      const found = await now.price(typed, Object.fromEntries(sets)).catch(() => null);
+      if (found && typed === text.value) price.textContent = `≈ ${found.seconds < 0.1 ? "under 0.1" : found.seconds} s, ${found.passes} forward pass${found.passes === 1 ? "" : "es"}`;
     }, WAIT);
   }
 
-  const run = () => text.value.trim() && ask(text.value, Object.fromEntries(sets));
+  function run() {
+    if (!text.value.trim()) return;
+    asked = text.value;
+    ask(asked, Object.fromEntries(sets));
+  }
   const pick = (kind, title) => el("button", { type: "button", "data-tool": kind, "aria-pressed": String(kind === tool), title, onclick: () => {
     tool = kind;
     tools.querySelectorAll("[data-tool]").forEach((b) => b.setAttribute("aria-pressed", b.dataset.tool === kind));
@@ -92,6 +103,7 @@ export function formulaBar(box, picture, words, now, ask) {
         el("button", { type: "button", id: "name-channels", onclick: () => { const list = readList(channels.value); keep(list.length ? { layer: layer.value, channels: list } : null); } }, "name them")),
       chips));
   box.hidden = false;
+  read(words);
   draw();
 
   // ---- marking a part of the input
@@ -164,7 +176,11 @@ export function formulaBar(box, picture, words, now, ask) {
 
   mark(null);
   return {
-    run, clear: () => mark(null),
+    clear() { asked = ""; mark(null); },
+    // Asks again what the address asks; returns whether there is such a thing.
+    repeat() { if (asked) run(); return Boolean(asked); },
+    forget() { asked = ""; },
+    follow(found) { read(found); draw(); },
     picked: () => region?.positions ?? [],
     // A view has come: its layers can be named, and what was asked before is asked again.
     arrived(view) {
@@ -172,6 +188,6 @@ export function formulaBar(box, picture, words, now, ask) {
       layer.replaceChildren(...known.map((l) => el("option", { value: l.name, selected: l.name === layer.value }, l.name)));
       tools.hidden = view.picture.kind !== "image";
     },
-    address: () => (sets.size || text.value ? { ask: text.value, sets: JSON.stringify(Object.fromEntries(sets)) } : {}),
+    address: () => ({ ...(asked ? { ask: asked } : {}), ...(sets.size ? { sets: JSON.stringify(Object.fromEntries(sets)) } : {}) }),
   };
 }

@@ -1,96 +1,64 @@
-// Talking to the explorer's server: items, views in parts, selections. Long work is followed and never blocks the page.
+// What the explorer looks at: inputs, classes, layers, and everything that is asked about the view of them.
 import { el } from "./numbers.js";
+import { talkTo } from "./talk.js";
 
-const SOON = 250, MANY = 2000;
+const MANY = 2000;
 
-export function connect(words, receive, clear) {
-  const token = new URLSearchParams(location.search).get("token") ?? "";
+// `page` takes what comes: `receive(part, begins)`, `clear()`, `failed(name, text, again)`, `waiting(item)`, `left(compute)`.
+export function connect(words, page) {
+  const talk = talkTo();
+  const { call, post } = talk;
   const at = (id) => document.getElementById(id);
-  const now = { item: null, target: null, compare: null, layers: null, nodes: 8, view: null, job: null, asked: null, classes: [], items: [], ways: [] };
+  const now = { item: null, target: null, compare: null, layers: null, nodes: 8, view: null, classes: [], items: [], ways: [] };
 
-  async function call(path, options = {}) {
-    const answer = await fetch(path, { ...options, headers: { "X-Token": token, ...(options.headers ?? {}) } });
-    const data = await answer.json().catch(() => ({}));
-    if (!answer.ok) throw new Error(data.error ?? `the server answered ${answer.status}`);
-    return data;
-  }
-  const post = (path, body) => call(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
-  const cancel = (job) => post(`api/jobs/${job}/cancel`, {}).catch(() => {});
-
-  // The parts of a job as they come; returns when it is over. What takes a while is shown, and can be cancelled.
-  async function follow(job, take) {
-    const begun = Date.now();
-    try {
-      for (let seen = 0; ;) {
-        const news = await call(`api/jobs/${job}?since=${seen}`);
-        for (const part of news.parts) take(part);
-        seen += news.parts.length;
-        if (news.state === "failed") throw new Error(news.error);
-        if (news.state === "cancelled") throw new Error("cancelled");
-        if (news.state === "done") return;
-        if ((now.asked ?? now.job) === job && Date.now() - begun > SOON) show(news, job);
-      }
-    } finally {
-      if (now.asked === job) now.asked = null;
-    }
-  }
-
-  function show(news, job) {
-    const bar = news.seconds > 1 ? el("progress", { max: news.seconds, value: Math.min(news.elapsed, news.seconds) }) : el("span", { class: "spin" });
-    const left = news.seconds > 1 ? ` (${Math.max(0, Math.round(news.seconds - news.elapsed))} s left)` : "";
-    at("job").hidden = false;
-    const same = at("job").dataset.job === job && at("cancel");
-    const button = same || el("button", { type: "button", id: "cancel", onclick: () => cancel(job) }, "cancel");
-    at("job").dataset.job = job;
-    at("job").replaceChildren(bar, el("span", {}, `${news.step}${left}`), button);
-  }
-
-  function hide() {
-    if (!at("job").querySelector(".error")) at("job").hidden = true;
-  }
-
-  function priced(what, price, go) {
-    at("job").hidden = false;
-    at("job").replaceChildren(el("span", {}, `${what} takes about ${Math.round(price.seconds)} s (${price.passes} forward passes).`),
-      el("button", { type: "button", id: "agree", onclick: go }, "compute"), el("button", { type: "button", onclick: () => { at("job").hidden = true; } }, "leave it"));
-  }
-
-  function say(text) {
-    at("job").hidden = false;
-    at("job").replaceChildren(el("span", { class: "error" }, text), el("button", { type: "button", onclick: () => { at("job").hidden = true; } }, "close"));
-  }
+  const question = () => ({ item: now.item, target: now.target, compare: now.compare, layers: now.layers, nodes: now.nodes });
+  const nameOf = (id) => now.items.find((i) => i.id === id)?.name ?? "this input";
 
   async function load(agreed = false) {
     if (now.old) {
       now.old = false;
-      say("Another class is compare= in the address, not against=.");
+      talk.say("Another class is compare= in the address, not against=.");
       return;
     }
-    if (now.job) await cancel(now.job);
-    const question = { item: now.item, target: now.target, compare: now.compare, layers: now.layers, nodes: now.nodes, agreed };
-    let mine = null;
+    if (talk.now.main) await talk.cancel(talk.now.main);
+    talk.unasked();
+    let mine = null, first = true;
+    const item = now.item, again = () => load(agreed);
+    page.waiting(item);
     try {
-      const { job } = await post("api/views", question);
-      mine = now.job = now.view = job;
-      show({ step: "running the network", seconds: 0 }, job);
-      let first = true, price = null;
-      await follow(job, (part) => {
+      const { job } = await post("api/views", { ...question(), agreed });
+      mine = talk.now.main = now.view = job;
+      talk.show({ step: "running the network", seconds: 0 }, job);
+      await talk.follow(job, (part) => {
         if (now.view !== job) return;
-        if (part.price) { price = part.price; return; }
-        if (part.ahead) { follow(part.ahead, (more) => now.view === job && receive(more, false)).catch(() => {}); return; }
+        if (part.price) { talk.priced("The flow through these layers", part.price, () => load(true), () => page.left(() => load(true))); return; }
+        if (part.ahead) { talk.follow(part.ahead, (more) => now.view === job && page.receive(more, false)).catch(() => {}); return; }
         if (first) fill(part);
-        receive(part, first);
+        page.receive(part, first);
         if (part.columns) fillLayers(part);
         first = false;
       });
-      if (now.job !== job) return;
-      now.job = null;
+      if (talk.now.main !== job) return;
+      talk.now.main = null;
       at("job").hidden = true;
-      if (price) priced("The flow through these layers", price, () => load(true));
     } catch (error) {
-      if (mine !== null && now.job !== mine) return;
-      now.job = null;
-      say(error.message);
+      if (mine !== null && talk.now.main !== mine) return;
+      talk.now.main = null;
+      if (!first) { talk.say(error.message); return; }
+      at("job").hidden = true;
+      page.failed(nameOf(item), error.message, again);
+    }
+  }
+
+  // A question about the view; one that the server has forgotten is made again first.
+  async function about(path, body) {
+    try { return await post(path, { ...body, view: now.view }); }
+    catch (error) {
+      if (!error.gone || !now.view) throw error;
+      const { job } = await post("api/views", { ...question(), bare: true });
+      await talk.follow(job, () => {});
+      now.view = job;
+      return post(path, { ...body, view: job });
     }
   }
 
@@ -122,7 +90,7 @@ export function connect(words, receive, clear) {
         el("select", { "aria-label": `division of layer ${i + 1}`, onchange: (e) => { pick[1] = e.target.value; } }, ...options(waysOf(pick[0]).map((w) => [w, w]), pick[1])),
         el("button", { type: "button", "aria-label": `remove layer ${i + 1}`, onclick: () => { picks.splice(i, 1); draw(); } }, "×"));
     };
-    const apply = () => { now.layers = picks.map((p) => [...p]); clear(); load(); };
+    const apply = () => { now.layers = picks.map((p) => [...p]); page.clear(); load(); };
     const draw = () => at("choice").replaceChildren(el("summary", {}, "layers and nodes"), ...picks.map(line),
       el("button", { type: "button", onclick: () => { picks.push([now.ways.at(-1).name, "channels"]); draw(); } }, "+ layer"),
       el("label", {}, "nodes ", el("input", { id: "nodes", type: "number", min: 1, max: 32, value: now.nodes, onchange: (e) => { now.nodes = Math.min(32, Math.max(1, Number(e.target.value) || 8)); } })),
@@ -135,22 +103,26 @@ export function connect(words, receive, clear) {
     at("item").replaceChildren(...options(now.items.map((i) => [i.id, i.name]), now.item));
   }
 
-  async function add(request) {
+  function goTo(item, target = null) {
+    [now.item, now.target] = [item, target];
+    fillItems();
+    page.clear();
+    load();
+  }
+
+  async function add(request, name) {
     try {
       const made = await request;
       now.items.push(made);
-      [now.item, now.target] = [made.id, null];
-      fillItems();
-      clear();
-      load();
-    } catch (error) { say(error.message); }
+      goTo(made.id);
+    } catch (error) { talk.complain(`${name}: ${error.message}`); }
   }
-  const upload = (file) => add(call(`api/items?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file }));
+  const upload = (file) => add(call(`api/items?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file }), file.name);
 
   function adding(kind) {
     if (kind === "text") {
       const text = el("input", { id: "text", type: "text", placeholder: "another text", "aria-label": "another text", maxlength: 4000 });
-      return [el("form", { class: "write", onsubmit: (e) => { e.preventDefault(); add(post("api/texts", { text: text.value })); } }, text, el("button", { type: "submit", id: "write" }, "explain"))];
+      return [el("form", { class: "write", onsubmit: (e) => { e.preventDefault(); add(post("api/texts", { text: text.value }), "this text"); } }, text, el("button", { type: "submit", id: "write" }, "explain"))];
     }
     if (kind !== "image") return [];
     addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
@@ -161,15 +133,15 @@ export function connect(words, receive, clear) {
       if (event.dataTransfer.files[0]) upload(event.dataTransfer.files[0]);
     });
     return [el("label", { class: "drop" }, "drop an image here, or choose one",
-      el("input", { id: "file", type: "file", accept: "image/*", onchange: (e) => e.target.files[0] && upload(e.target.files[0]) }))];
+      el("input", { id: "file", type: "file", accept: "image/*", onchange: (e) => { const [file] = e.target.files; e.target.value = ""; if (file) upload(file); } }))];
   }
 
   function controls(facts) {
     const number = (event) => (event.target.value === "" ? null : Number(event.target.value));
     at("controls").replaceChildren(
-      el("label", {}, "input", el("select", { id: "item", onchange: (e) => { now.item = e.target.value; now.target = null; clear(); load(); } })),
-      el("label", {}, "explain", el("select", { id: "target", onchange: (e) => { now.target = number(e); clear(); load(); } })),
-      el("label", {}, "compare with", el("select", { id: "compare", onchange: (e) => { now.compare = number(e); load(); } })),
+      el("label", {}, "input", el("select", { id: "item", onchange: (e) => goTo(e.target.value) })),
+      el("label", {}, "explain", el("select", { id: "target", onchange: (e) => { now.target = number(e); page.clear(); load(); } })),
+      el("label", {}, "compare with", el("select", { id: "compare", onchange: (e) => { now.compare = number(e); page.moved(); load(); } })),
       ...adding(facts.kind));
     at("controls").hidden = false;
     fillItems();
@@ -177,8 +149,9 @@ export function connect(words, receive, clear) {
 
   function read(found) {
     const number = (name) => (/^\d{1,9}$/.test(found.get(name) ?? "") ? Number(found.get(name)) : null);
-    const item = found.get("item");
-    now.item = now.items.some((i) => i.id === item) ? item : now.item ?? now.items[0]?.id ?? null;
+    const item = found.get("item"), there = now.items.some((i) => i.id === item);
+    if (item !== null && !there && now.items.length) talk.complain(`There is no input ${item.slice(0, 40)} here (any more): the first one is shown.`);
+    now.item = there ? item : now.items[0]?.id ?? null;
     [now.target, now.compare, now.old] = [number("target"), number("compare"), found.has("against")];
     now.nodes = Math.min(32, Math.max(1, number("nodes") ?? 8));
     try { now.layers = JSON.parse(found.get("layers")); } catch { now.layers = null; }
@@ -192,55 +165,42 @@ export function connect(words, receive, clear) {
       read(words);
       controls(facts);
       if (now.item !== null) load();
-      else say("There is no input yet: add one on the left.");
-    } catch (error) { say(error.message); }
+      else talk.say("There is no input yet: add one on the left.");
+    } catch (error) { talk.say(error.message); }
   })();
 
-  const state = () => JSON.stringify([now.item, now.target, now.compare, now.layers, now.nodes]);
+  const state = () => JSON.stringify(question());
   return {
     address: () => Object.fromEntries(Object.entries({ item: now.item, target: now.target, compare: now.compare,
       layers: now.layers && JSON.stringify(now.layers), nodes: now.nodes === 8 ? null : now.nodes }).filter(([, value]) => value !== null)),
-    explain(index) { now.target = index; clear(); load(); },
+    explain(index) { now.target = index; page.clear(); load(); },
+    // Another address: returns whether what it leads to has to be loaded first.
     follow(found) {
       const before = state();
       read(found);
-      if (now.old || before !== state()) { fillItems(); load(); }
+      const other = now.old || before !== state();
+      if (other) { fillItems(); load(); }
+      return other;
     },
-    // What was asked before is not wanted any more.
-    forget() {
-      if (now.asked) cancel(now.asked);
-      now.asked = null;
-    },
-    async select(nodes, take) {
-      const { job } = await post("api/selections", { view: now.view, nodes });
-      now.asked = job;
-      try { await follow(job, take); } finally { if (!now.job) hide(); }
-    },
+    forget: talk.forget,
+    complain: talk.complain,
+    select: (nodes, take) => talk.beside(() => about("api/selections", { nodes }), take),
     // The circuit of the view, and what is asked about it; returns the number of the job.
-    async circuit(what, question, take) {
-      this.forget();
-      const { job } = await post(`api/circuits/${what}`, { ...question, view: now.view });
-      now.asked = job;
-      try { await follow(job, take); } finally { if (!now.job) hide(); }
-      return job;
-    },
-    name: (question) => post("api/names", question),
+    circuit: (what, asked, take) => talk.beside(() => about(`api/circuits/${what}`, asked), take),
+    name: (asked) => post("api/names", asked),
     // What a formula would cost.
     async price(text, sets) {
-      const { job } = await post("api/formulas", { view: now.view, text, sets, price: true });
+      const { job } = await about("api/formulas", { text, sets, price: true });
       let answer = null;
-      await follow(job, (part) => { answer = part.price; });
+      await talk.follow(job, (part) => { answer = part.price; });
       return answer;
     },
     // The answer of a formula; what takes long is asked for first.
     async ask(text, sets, agreed = false) {
-      this.forget();
-      const { job } = await post("api/formulas", { view: now.view, text, sets, agreed });
-      now.asked = job;
       let answer = null;
-      try { await follow(job, (part) => { answer = part; }); } finally { if (!now.job) hide(); }
+      await talk.beside(() => about("api/formulas", { text, sets, agreed }), (part) => { answer = part; });
       if (!answer.price) return answer;
-      return new Promise((done, fail) => priced("This formula", answer.price, () => { hide(); this.ask(text, sets, true).then(done, fail); }));
+      return new Promise((done, fail) => talk.priced("This formula", answer.price, () => this.ask(text, sets, true).then(done, fail), () => fail(new Error("This was not computed."))));
     },
   };
 }
