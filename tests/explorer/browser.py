@@ -34,7 +34,7 @@ def launched() -> Iterator[Any]:
 
 @contextmanager
 def opened(browser: Any, url: str, *, refusals: bool = False, **options: Any) -> Iterator[Any]:
-    """A page with nothing on its console in the end, and no dialog on the way; ``refusals`` of the server are allowed."""
+    """A page with nothing on its console in the end (but ``refusals`` of the server), and no dialog on the way."""
     context = browser.new_context(viewport={"width": 1366, "height": 768}, accept_downloads=True, **options)
     context.set_default_timeout(PATIENCE)
     page = context.new_page()

@@ -1,7 +1,7 @@
 """The explorer's gate: who may ask, and what every answer says about itself.
 
-Only this machine may ask, and only the page that was opened with the token. The page and its files hold nothing secret, so
-that they open without it; everything else wants it, in a header, or in the cookie that the first visit sets.
+Only this machine may ask, and only the page that was opened with the token. The page and its files hold nothing secret
+and open without it; everything else wants it, in a header, or in the cookie that the first visit sets.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Message = MutableMapping[str, Any]
 class Gate:
     """Lets in what comes from the page itself: the right host, no foreign origin or site, and the token.
 
-    The first visit, with the token in its address, is answered with a cookie of that token, which no script can read and
-    which requests of other sites do not carry. ``inline`` says that a notebook may show the page in a frame, if it
+    The first visit, with the token in its address, is answered with a cookie of that token, which no script can read
+    and which requests of other sites do not carry. ``inline`` says that a notebook may show the page in a frame, if it
     knows the token. Every answer carries the security headers.
     """
 
