@@ -72,6 +72,28 @@ config = LlamaConfig(vocab_size=9, hidden_size=16, intermediate_size=16, num_hid
 T = nrm.measure(LlamaForCausalLM(config).eval(), {"input_ids": torch.tensor([[1, 2, 3]])})
 assert T(T.input.positions).shape == (1, 3)
 """,
+    "large": """
+import warnings
+warnings.simplefilter("ignore")
+from accelerate import disk_offload
+from bitsandbytes.nn import Linear4bit
+from peft import LoraConfig, get_peft_model
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
+from transformers import LlamaConfig, LlamaForCausalLM
+config = LlamaConfig(vocab_size=96, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2)
+def llama():
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config).eval()
+packed, away, coded, adapted = (llama() for _ in range(4))
+packed.model.layers[0].mlp.up_proj = Linear4bit(64, 64, bias=False, quant_type="nf4").to("cpu")
+disk_offload(away, "offloaded")
+quantize_(coded, Int8WeightOnlyConfig())
+adapted = get_peft_model(adapted, LoraConfig(r=2, target_modules=["v_proj"], init_lora_weights=False)).eval()
+for one in (packed, away, coded, adapted):
+    L = nrm.measure(one, {"input_ids": torch.tensor([[1, 2, 3]])})
+    assert torch.isclose(L(L.tokens).sum(), torch.tensor(1.0), atol=1e-4)
+import gguf
+""",
     "timm": """
 from importlib.metadata import version
 print("timm", version("timm"))  # its models need torchvision to fit this build of torch

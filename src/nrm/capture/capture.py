@@ -22,7 +22,7 @@ from nrm.capture.ops import Source
 from nrm.capture.recorder import Recorder
 from nrm.capture.samples import Whose
 from nrm.capture.several import begin_decoder, compares_many, find_ends, is_common, patch_owners, sample_input
-from nrm.capture.stand_ins import is_compiled, standing_in, unwrap
+from nrm.capture.stand_ins import is_compiled, kept_as_packed, standing_in, unwrap
 from nrm.capture.tape import Tape
 from nrm.capture.vocabulary import COMPOSED, VOCABULARY
 from nrm.errors import CaptureError
@@ -180,7 +180,7 @@ def own_output(model: nn.Module, inputs: Any, output: Output = None) -> Tensor:
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     args, kwargs = split_inputs(inputs)
     kwargs, _ = begin_decoder(model, args, kwargs)
-    with untouched(Anatomy(model)), plain_execution():
+    with untouched(Anatomy(model)), plain_execution(), kept_as_packed(model):
         buffers = [(b, b.clone()) for b in model.buffers()]
         try:
             return _choose(model(*_own(args, dtype), **_own(kwargs, dtype)), output).detach()

@@ -217,9 +217,28 @@ def _of_bitsandbytes(module: Any, weight: Tensor) -> LateWeight | None:
 def _from_four_bits(functional: Any, weight: Any) -> Tensor:
     packed, state = weight.data, weight.quant_state
     if getattr(state, "packing_format_for_cpu", False):  # its own call has changed the order of its numbers
-        packed, state = functional._convert_weight_packed_for_cpu_inverse(packed, copy.copy(state))
+        state = copy.copy(state)
+        state.absmax, state.original_nested = state.absmax.T.reshape(-1).float(), False  # scales as they are now used
+        packed, state = functional._convert_weight_packed_for_cpu_inverse(packed, state)
     found: Tensor = functional.dequantize_4bit(packed, state)
     return found
+
+
+@contextlib.contextmanager
+def kept_as_packed(model: nn.Module) -> Iterator[None]:
+    """Calls of the model itself leave its weights as they are, which bitsandbytes reorders and rounds in the first."""
+    exchanged = Exchanged()
+    try:
+        for module in model.modules():
+            if getattr(module, REORDERS, False):
+                exchanged.put(module.__dict__, REORDERS, False)
+        yield
+    finally:
+        exchanged.put_back()
+
+
+REORDERS = "support_avx512bf16_for_cpu"
+"""Where a layer of 4 bits says whether it brings its weights into the order that this processor likes."""
 
 
 def _of_its_class(tensor: Any) -> LateWeight | None:

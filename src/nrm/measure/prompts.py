@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nrm.devices import home_of
 from nrm.errors import NrmError, QuestionError, warn
 
 OURS = {
@@ -141,7 +142,7 @@ def _checked(model: nn.Module, ids: Tensor) -> Tensor:
     if size is not None and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < size:
         raise QuestionError("a token that the model does not know", got=f"{int(ids.min())} to {int(ids.max())}",
                             expected=f"0 to {size - 1}", hint="the tokenizer of this model")  # fmt: skip
-    return ids.to(next((p.device for p in model.parameters()), torch.device("cpu")))
+    return ids.to(home_of(model))
 
 
 def _refuse_padding(tokenizer: Any, ids: Tensor) -> None:
