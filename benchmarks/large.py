@@ -96,7 +96,8 @@ def line(kind: str, size: str, tokens: int, memory: str) -> None:
         backward(model, ids)
         mass = 1.0
     else:
-        R = nrm.measure(model, ids, memory=memory)
+        other = None if kind != "contrast" else torch.where(torch.arange(tokens) == tokens - 2, ids + 7, ids)
+        R = nrm.measure(model, ids, memory=memory, against=other)
         mass = float(R(R.input.positions).sum())
     seconds, peak = time.process_time() - begin, resident(peak=True)
     print(
@@ -108,7 +109,7 @@ def line(kind: str, size: str, tokens: int, memory: str) -> None:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("kind", choices=("smollm2", "backward", "llama"))
+    parser.add_argument("kind", choices=("smollm2", "backward", "contrast", "llama"))
     parser.add_argument("--size", default="", choices=("", *SIZES))
     parser.add_argument("--tokens", type=int, nargs="+", default=[16])
     parser.add_argument("--memory", default="auto", help="as nrm.measure takes it")

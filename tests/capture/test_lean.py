@@ -105,6 +105,57 @@ def test_heads_edges_walks_and_removal_of_a_lean_measure() -> None:
         assert other.relevance == pytest.approx(one.relevance, rel=1e-9)
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+def test_a_lean_contrast_answers_as_the_plain_one(name: str, late: bool) -> None:
+    """Both runs are lean, and so are the densities of their difference."""
+    build, inputs = MODELS[name]
+    other = inputs.flip(2) if inputs.is_floating_point() else (inputs + 7) % 50
+    plain = nrm.measure(build(), inputs, against=other, memory="1 GiB")
+    room = 8 * int(LATE * plain.inner.tape.nbytes) if late else TIGHT
+    lean = nrm.measure(build(), inputs, against=other, memory=room)
+    tape = lean.inner.network.tape
+    assert sum(node.block is not None for node in tape.nodes) > len(tape.nodes) / 2
+    assert tape.nbytes < plain.inner.network.tape.nbytes / 2
+    for one, two in zip(plain.inner.network.tape.nodes, tape.nodes, strict=True):
+        torch.testing.assert_close(two.value, one.value, rtol=1e-12, atol=1e-12, equal_nan=True)
+    torch.testing.assert_close(lean(lean.input), plain(plain.input), rtol=1e-7, atol=1e-10)
+    blocks = ("model.layers.1", "transformer.h.1", "1")
+    for node in tape.nodes:
+        if node.name.startswith(blocks) and node.index in plain.base.arrivals:
+            torch.testing.assert_close(lean(lean[node.name]), plain(plain[node.name]), rtol=1e-7, atol=1e-10)
+    assert lean.check(strict=False).mass == pytest.approx((1, 1), abs=1e-9)
+    assert "computed again" in repr(lean)
+
+
+def test_a_lean_contrast_computes_every_block_three_times_again() -> None:
+    """Once while masks are compared, once in the sweep, and once for what comes after it; direct edges agree."""
+    other = (IDS[:1] + 7) % 50
+    plain, lean = (nrm.measure(llama(), IDS[:1], against=other, memory=memory) for memory in ("1 GiB", TIGHT))
+    lean(lean.input.positions)
+    for run in lean.inner.network.tape.runs or ():
+        node = next(n for n in run.nodes if isinstance(n, LeanNode))
+        assert node.rerun.count <= 3 * 3
+    same(lean, plain, lambda R: R.in_units(R["model.layers.1.self_attn"].edges))
+    torch.testing.assert_close(lean.direct().relevance, plain.direct().relevance, rtol=1e-8, atol=1e-11)
+
+
+def test_nothing_quadratic_in_tokens_is_kept_by_a_contrast() -> None:
+    model, held = llama(), {}
+    for tokens in (32, 64, 128):
+        ids = torch.randint(3, 50, (1, tokens), generator=torch.Generator().manual_seed(0))
+        other = ids.clone()
+        other[0, -2] = 49 - other[0, -2]
+        R = nrm.measure(model, ids, against=other, memory=TIGHT * 8)
+        R(R.input.positions)
+        nodes = [n for run in R.inner.network.tape.runs or () for n in run.nodes]
+        values = [n.held for n in nodes if n.held is not None and n.inputs]
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in values}
+        held[tokens] = sum(storages.values()) + R.inner.kept.nbytes
+    assert held[128] - held[64] == pytest.approx(2 * (held[64] - held[32]), rel=0.02)
+
+
 def same(lean: nrm.Measure, plain: nrm.Measure, ask: Callable[[nrm.Measure], Tensor]) -> None:
     torch.testing.assert_close(ask(lean), ask(plain), rtol=1e-9, atol=1e-12)
 

@@ -71,7 +71,7 @@ def measure(
         _refuse_in_contrast(rules, bias, normalize)
     with uncollected():
         whole = against is not None
-        room = None if whole or between is not None else bound // KEPT
+        room = None if between is not None else bound // KEPT // (2 if whole else 1)  # a contrast holds two runs
         tape = capture_batch(
             model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, whole=whole, bound=room
         )  # fmt: skip
@@ -91,7 +91,7 @@ def measure(
     def against_one(other: Any) -> Measure:
         fitted = read_reference(inputs, other, batch_dim)
         run = capture_batch(
-            model, fitted, output=output, batch_dim=batch_dim, dtype=tape.dtype, whole=True, beside=tape
+            model, fitted, output=output, batch_dim=batch_dim, dtype=tape.dtype, whole=True, bound=room, beside=tape
         )  # fmt: skip
         return made(contrast(tape, run))
 

@@ -139,6 +139,10 @@ class LateMatmul(Matmul):
         ):
             object.__setattr__(self, name, value)
 
+    def formed(self, form: Callable[[], Tensor]) -> LateMatmul:
+        """The product with another constant of the same shape."""
+        return LateMatmul(self.inside, form, self.left, self.outside, self.flops)
+
     @property
     def constant(self) -> Tensor:
         return self._form()  # type: ignore[attr-defined, no-any-return]

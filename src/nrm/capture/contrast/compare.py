@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nrm.capture.beside import form
+from nrm.capture.contrast.step import Pair
 from nrm.capture.ops import Combine, Linear, Source
 from nrm.capture.replay import deviates
 from nrm.capture.tape import Node, Tape
@@ -42,7 +43,7 @@ def _other_way(a: Node, b: Node | None) -> CaptureError:
     )  # fmt: skip
 
 
-def check_constants(here: Node, there: Node, below: Sequence[tuple[Tensor, Tensor]]) -> None:
+def check_constants(here: Node, there: Node, below: Sequence[Pair]) -> None:
     """Refuses a step whose weights, scales or places differ between the runs: they were computed from the input."""
     a, b = here.op, there.op
     if isinstance(a, Source):

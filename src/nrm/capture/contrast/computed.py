@@ -27,7 +27,7 @@ def _grid_sample(step: Step, input: Pair | Tensor, grid: Pair | Tensor, *args: A
         return (sample(v, grid.here, *args, **kwargs) + sample(v, grid.there, *args, **kwargs)) / 2
 
     def values() -> Parts:
-        return (Piece(Function(input.here.shape, step.node.shape, read, False, False, "grid_sample")),)
+        return (Piece(Function(input.shape, step.node.shape, read, False, False, "grid_sample")),)
 
     def places() -> Parts:
         at = functools.partial(sample, input.mean)
@@ -39,7 +39,7 @@ def _grid_sample(step: Step, input: Pair | Tensor, grid: Pair | Tensor, *args: A
 
 def _by_coordinate(function: Callable[[Tensor], Tensor], grid: Pair) -> list[Tensor]:
     """The slope along every coordinate, of a way that changes one after the other, and of the way back."""
-    count = grid.here.shape[-1]
+    count = grid.shape[-1]
     slopes: list[Any] = [0.0] * count
     for order in (range(count), range(count - 1, -1, -1)):
         at = grid.there.clone()
@@ -58,7 +58,7 @@ def _coordinate(grid: Pair, k: int, shape: torch.Size) -> Composed:
     """One coordinate of every place, for all channels that are read there."""
     own = torch.Size((shape[0], 1, *shape[2:]))
     index = (slice(None), None, *(slice(None),) * (len(shape) - 2), k)
-    return Composed(Slice(grid.here.shape, own, index), Expand(own, shape))
+    return Composed(Slice(grid.shape, own, index), Expand(own, shape))
 
 
 @splits("linalg_inv")
@@ -69,4 +69,4 @@ def _inverse(step: Step, A: Pair) -> Exact:
     def function(v: Tensor) -> Tensor:
         return -(here @ v @ there + there @ v @ here) / 2
 
-    return step.mixed(lambda: (Piece(Function(A.here.shape, step.node.shape, function, False, False, "inverse")),))
+    return step.mixed(lambda: (Piece(Function(A.shape, step.node.shape, function, False, False, "inverse")),))

@@ -19,7 +19,7 @@ def _layer_norm(
     step: Step, input: Pair, normalized_shape: Any, weight: Tensor | None = None, bias: Any = None, eps: float = 1e-5,
     *_: Any,
 ) -> Exact:  # fmt: skip
-    shape = input.here.shape
+    shape = input.shape
     dims = tuple(range(len(shape) - len(normalized_shape), len(shape)))
     return step.mixed(functools.partial(_normalized, input, tuple(shape), dims, weight, eps, True))
 
@@ -28,7 +28,7 @@ def _layer_norm(
 def _rms_norm(
     step: Step, input: Pair, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
 ) -> Exact:
-    shape = input.here.shape
+    shape = input.shape
     dims = tuple(range(len(shape) - len(normalized_shape), len(shape)))
     eps = torch.finfo(input.here.dtype).eps if eps is None else eps
     return step.mixed(functools.partial(_normalized, input, tuple(shape), dims, weight, eps, False))
@@ -46,7 +46,7 @@ def _instance_norm(
     step: Step, input: Pair, running_mean: Any = None, running_var: Any = None, weight: Tensor | None = None,
     bias: Any = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Exact:  # fmt: skip
-    return _by_group(step, input, input.here.shape[1], weight, eps)
+    return _by_group(step, input, input.shape[1], weight, eps)
 
 
 @splits("batch_norm")
@@ -55,7 +55,7 @@ def _batch_norm(
     bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5, *_: Any,
 ) -> Exact:  # fmt: skip
     """By the statistics of the batch itself; with those that are kept it is linear, and has no split."""
-    shape = input.here.shape
+    shape = input.shape
     dims = tuple(d for d in range(len(shape)) if d != 1)
     gain = None if weight is None else weight.view(-1, *(1,) * (len(shape) - 2))
     return step.mixed(functools.partial(_normalized, input, tuple(shape), dims, gain, eps, True))
@@ -63,7 +63,7 @@ def _batch_norm(
 
 def _by_group(step: Step, x: Pair, groups: int, weight: Tensor | None, eps: float) -> Exact:
     """Groups of channels, each normalized with all its positions."""
-    n, channels, *space = x.here.shape
+    n, channels, *space = x.shape
     view = (n, groups, channels // groups, *space)
     gain = None if weight is None else weight.view(-1, *(1,) * len(space))
     return step.mixed(functools.partial(_normalized, x, view, tuple(range(2, len(view))), gain, eps, True))
@@ -76,7 +76,7 @@ def _normalized(
 
     Groups of d entries are the axes ``dims`` of the tensor seen as ``view``; r is one over their deviation.
     """
-    shape, groups = x.here.shape, x.reshape(*view)
+    shape, groups = x.shape, x.reshape(*view)
     if centers:
         groups = Pair(*(v - v.mean(dims, keepdim=True) for v in groups))
     size = torch.Size(view[d] for d in dims).numel()
@@ -93,7 +93,7 @@ def _normalized(
 @splits("normalize")
 def _divided_by_length(step: Step, input: Pair, p: float = 2.0, dim: int = 1, eps: float = 1e-12, *_: Any) -> Exact:
     """``x / max(length, eps)`` along an axis, with the length as powers, their sum, and its root."""
-    shape = input.here.shape
+    shape = input.shape
     together = GroupSum(shape, tuple(shape), (dim % len(shape),))
 
     def pieces() -> Parts:
@@ -115,7 +115,7 @@ def _divided_by_neighbours(
     step: Step, input: Pair, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Exact:
     """``x / (k + alpha mean of squares nearby)^beta``, over channels nearby."""
-    shape = input.here.shape
+    shape = input.shape
 
     def nearby(v: Tensor) -> Tensor:
         padded = torch.nn.functional.pad(v.movedim(1, -1), (size // 2, (size - 1) // 2))

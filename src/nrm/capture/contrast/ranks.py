@@ -54,7 +54,7 @@ class PerLine(LinearMap):
 
 @splits("sort", "topk", "kthvalue", "median", "nanmedian")
 def _ranked(step: Step, input: Pair, *args: Any, **kwargs: Any) -> Exact:
-    name, shape, outside = step.node.function, input.here.shape, step.node.shape
+    name, shape, outside = step.node.function, input.shape, step.node.shape
     first, rest = kwargs.get("k", args[0] if args else 1), args[1:]
     if name == "topk":
         dim, largest = _given(kwargs, rest, dim=-1, largest=True)
@@ -83,7 +83,7 @@ def _given(kwargs: dict[str, Any], args: tuple[Any, ...], **defaults: Any) -> li
 def _by_rank(step: Step, x: Pair, dim: int | None, ranks: list[int]) -> Tensor:
     """The matrices of all lines along an axis; None: the median of everything is that of one line."""
     x, dim = (x.reshape(-1), 0) if dim is None else (x, dim)
-    shape = x.here.shape
+    shape = x.shape
     size = shape[dim]
     if size**3 // 2 > LARGEST:
         raise CaptureError(

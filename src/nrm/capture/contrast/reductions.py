@@ -38,13 +38,13 @@ def _dims(dim: Any, ndim: int) -> tuple[int, ...]:
 
 @splits("prod")
 def _prod(step: Step, input: Pair, dim: int | None = None, keepdim: bool = False, **_: Any) -> Exact:
-    shape = input.here.shape
+    shape = input.shape
     lines = input if dim is not None else input.reshape(-1)
     axis = 0 if dim is None else dim % len(shape)
 
     def pieces() -> Parts:
         weight = torch.zeros_like(lines.here)
-        for t, share in _points(lines.here.shape[axis]):
+        for t, share in _points(lines.shape[axis]):
             weight = weight + share * _others(_along(lines, t), axis)
         return (Piece(Reduce(shape, step.node.shape, _dims(dim, len(shape))), pre=weight.reshape(shape)),)
 
@@ -61,7 +61,7 @@ def _others(x: Tensor, axis: int) -> Tensor:
 
 @splits("cumprod")
 def _cumprod(step: Step, input: Pair, dim: int, **_: Any) -> Exact:
-    shape = input.here.shape
+    shape = input.shape
     axis = dim % len(shape)
 
     def pieces() -> Parts:
@@ -91,7 +91,7 @@ def _einsum(step: Step, equation: str, *operands: Any, **_: Any) -> Exact:
             result: Tensor = total
             return result
 
-        map = Function(given[k].here.shape, step.node.shape, function, False, False, "einsum")
+        map = Function(given[k].shape, step.node.shape, function, False, False, "einsum")
         return lambda: (Piece(map),)
 
     return step.mixed(*(form(k) for k in mine))
@@ -100,7 +100,7 @@ def _einsum(step: Step, equation: str, *operands: Any, **_: Any) -> Exact:
 @splits("logsumexp")
 def _logsumexp(step: Step, input: Pair, dim: Any, keepdim: bool = False) -> Exact:
     """The mean of differences with the logarithmic means of the probabilities as weights."""
-    shape = input.here.shape
+    shape = input.shape
     dims = _dims(dim, len(shape))
 
     def pieces() -> Parts:
@@ -118,7 +118,7 @@ def _spread(
     step: Step, input: Pair, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **more: Any
 ) -> Exact:
     """``dvar = (2 / (n - correction)) mean(c) . dx`` for c without its mean; a deviation is a root of it."""
-    shape = input.here.shape
+    shape = input.shape
     dim, unbiased = (None, dim) if isinstance(dim, bool) else (dim, unbiased)
     dims = _dims(dim, len(shape))
     correction = more.get("correction", 1 if unbiased is None or unbiased else 0)
@@ -141,7 +141,7 @@ def _over_sum(y: Pair) -> Tensor:
 @splits("norm", "linalg_vector_norm", "linalg_norm")
 def _length(step: Step, input: Pair, p: Any = 2, dim: Any = None, keepdim: bool = False, **more: Any) -> Exact | None:
     """The length of lines: powers of absolute values, their sum, and its root."""
-    shape = input.here.shape
+    shape = input.shape
     order = more.get("ord", p)
     order = 2.0 if order in (None, "fro") else order
     dims = _dims(dim, len(shape))

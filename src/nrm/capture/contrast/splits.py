@@ -225,7 +225,7 @@ def _larger_of(step: Step, given: Sequence[Pair | Tensor], largest: bool) -> Exa
         mixed = torch.where(here, crossing(a, b), 1 - crossing(b, a))
         return torch.where(here == there, here.to(mixed), mixed)
 
-    moves = tuple(_expanding(step.value(j).here.shape, shape) for j in step.node.inputs)
+    moves = tuple(_expanding(step.value(j).shape, shape) for j in step.node.inputs)
     forms = (lambda: (Piece(moves[0], weight()),), lambda: (Piece(moves[1], 1 - weight()),))
     return step.local(*forms, moves=moves)
 

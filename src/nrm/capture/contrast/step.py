@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from nrm.capture.ops import Exact, Parts, Piece
@@ -11,12 +14,39 @@ from nrm.capture.recall import At, Recall, mapped
 from nrm.capture.tape import Node, Tape
 from nrm.operators import LinearMap
 
+Side = Tensor | Callable[[], Tensor]
+"""A tensor, or how to read it."""
 
-class Pair(NamedTuple):
-    """A tensor in both runs: ``here`` in the explained one, ``there`` in the reference."""
 
-    here: Tensor
-    there: Tensor
+class Pair:
+    """A tensor in both runs: ``here`` in the explained one, ``there`` in the reference.
+
+    A side that is given as a function is read whenever it is asked for: a lean tape does not keep it.
+    """
+
+    __slots__ = ("_here", "_shape", "_there")
+
+    def __init__(self, here: Side, there: Side, *, shape: torch.Size | None = None) -> None:
+        self._here, self._there, self._shape = here, there, shape
+
+    @property
+    def here(self) -> Tensor:
+        """What it is in the explained run."""
+        return self._here if isinstance(self._here, Tensor) else self._here()
+
+    @property
+    def there(self) -> Tensor:
+        """What it is in the reference."""
+        return self._there if isinstance(self._there, Tensor) else self._there()
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape in either run, known without its values."""
+        return self.here.shape if self._shape is None else self._shape
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield self.here
+        yield self.there
 
     @property
     def mean(self) -> Tensor:
@@ -26,7 +56,8 @@ class Pair(NamedTuple):
     @property
     def delta(self) -> Tensor:
         """The difference of the runs; 0 where both are the same, also where they are infinite."""
-        return (self.here - self.there).masked_fill(self.here == self.there, 0.0)
+        here, there = self
+        return (here - there).masked_fill(here == there, 0.0)
 
     def moved(self, move: LinearMap | None) -> Pair:
         """Both after data movement."""
@@ -34,7 +65,16 @@ class Pair(NamedTuple):
 
     def reshape(self, *shape: int) -> Pair:
         """Both in another shape."""
-        return Pair(self.here.reshape(shape), self.there.reshape(shape))
+        return Pair(*(v.reshape(shape) for v in self))
+
+
+def _read(node: Node) -> Tensor:
+    return node.value
+
+
+def _recalled(tape: Tape, recall: Recall) -> Tensor:
+    """What a call gives in one of the runs."""
+    return recall.run({i: tape.nodes[i].value for i in recall.reads})
 
 
 class Step:
@@ -47,12 +87,15 @@ class Step:
 
     def value(self, i: int) -> Pair:
         """The value of any node."""
-        return Pair(*(tape.nodes[i].value for tape in self.runs))
+        here, there = (tape.nodes[i] for tape in self.runs)
+        return Pair(
+            *(partial(_read, node) if node.held is None else node.value for node in (here, there)), shape=here.shape
+        )
 
     @property
     def result(self) -> Pair:
         """What the step gives."""
-        return Pair(self.node.value, self.other.value)
+        return self.value(self.node.index)
 
     @property
     def inputs(self) -> list[Pair]:
@@ -68,7 +111,7 @@ class Step:
             if isinstance(leaf, At):
                 return self.value(leaf.node)
             if isinstance(leaf, Recall):
-                return Pair(*(leaf.run({i: t.nodes[i].value for i in leaf.reads}) for t in self.runs))
+                return Pair(*(partial(_recalled, tape, leaf) for tape in self.runs))
             return leaf.detach() if isinstance(leaf, Tensor) else leaf
 
         return mapped(recall.arguments, fill), mapped(recall.named, fill)

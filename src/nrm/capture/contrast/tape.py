@@ -22,16 +22,16 @@ from nrm.capture.contrast.step import Pair, Step
 from nrm.capture.ops import Combine, Linear, Op, Source, Term, Unknown
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
-from nrm.operators import Function, LinearMap, Matmul
+from nrm.operators import Function, LateMatmul, LinearMap, Matmul
 
 
 class DifferenceNode(Node):
     """A tensor of a contrast. Its value is the difference of the runs, formed when it is read."""
 
-    __slots__ = ("_form",)
+    __slots__ = ("_block", "_form")
 
     def __init__(self, here: Node, op: Op, inputs: tuple[int, ...], form: Callable[[], Tensor]) -> None:
-        self._form = form
+        self._form, self._block = form, here.block
         self.index, self.op, self.inputs = here.index, op, inputs
         self.name, self.module, self.function = here.name, here.module, here.function
         self.sample, self.channel, self.owner, self.heads = here.sample, here.channel, here.owner, here.heads
@@ -43,15 +43,25 @@ class DifferenceNode(Node):
         """The difference of the runs."""
         return self._form()
 
+    @property
+    def held(self) -> Tensor | None:
+        """Nothing is kept but the runs."""
+        return None
+
+    @property
+    def block(self) -> range | None:
+        """The nodes of its block, if values of the runs are not kept but computed again."""
+        return self._block
+
 
 def contrast(here: Tape, there: Tape) -> Tape:
     """Two runs of a model as one tape of differences. What differs in more than values is refused."""
     compare(here, there)
-    _refuse_masks(here, there)
     if here.batch > 1:
         _refuse_mixed(here)
     nodes = list[Node]()
-    for i in range(len(here.nodes)):
+    for i in range(len(here.nodes)):  # in their order: a block of a lean run is computed again once
+        _refuse_mask(Step(here, there, i))
         nodes.append(_difference(Step(here, there, i), nodes))
     return replace(here, nodes=nodes, runs=(here, there))
 
@@ -133,6 +143,9 @@ def _half(step: Step, op: Linear, nodes: list[Node]) -> Node:
 def mean_of(one: LinearMap, other: LinearMap) -> LinearMap:
     """The mean of two maps that differ in their weights."""
     if isinstance(one, Matmul) and isinstance(other, Matmul):
+        late = next((map for map in (one, other) if isinstance(map, LateMatmul)), None)
+        if late is not None:
+            return late.formed(lambda: Pair(one.constant, other.constant).mean)
         return replace(one, constant=Pair(one.constant, other.constant).mean)
     assert isinstance(one, Function)
     assert isinstance(other, Function)
@@ -155,15 +168,14 @@ def _refuse_mixed(tape: Tape) -> None:
                 )  # fmt: skip
 
 
-def _refuse_masks(here: Tape, there: Tape) -> None:
+def _refuse_mask(step: Step) -> None:
     """Refuses a softmax some of whose entries are masked in one run only."""
-    for node in here.nodes:
-        if node.op.kind != "softmax":
-            continue
-        a, b = (tape.nodes[node.inputs[0]].value == -torch.inf for tape in (here, there))
-        if not torch.equal(a, b):
-            raise CaptureError(
-                "entries of a softmax are masked in one run of a contrast only", where=f"layer {node.name!r}",
-                got=f"{int((a != b).sum())} such entries", expected="the same mask in both runs",
-                hint="align the inputs: the same positions, lengths and padding",
-            )  # fmt: skip
+    if step.node.op.kind != "softmax":
+        return
+    a, b = (side == -torch.inf for side in step.inputs[0])
+    if not torch.equal(a, b):
+        raise CaptureError(
+            "entries of a softmax are masked in one run of a contrast only", where=f"layer {step.node.name!r}",
+            got=f"{int((a != b).sum())} such entries", expected="the same mask in both runs",
+            hint="align the inputs: the same positions, lengths and padding",
+        )  # fmt: skip
