@@ -58,6 +58,10 @@ def changes(page: Any, before: str) -> None:
     page.wait_for_function("old => document.querySelector('#picture canvas').toDataURL() !== old", arg=before)
 
 
+def head(page: Any) -> str:
+    return str(page.locator("#network .head tspan").first.text_content())
+
+
 def complete(page: Any) -> None:
     """All parts of the view are there."""
     page.wait_for_selector(".flow")
@@ -218,6 +222,33 @@ def test_the_explorer_shows_a_view_and_answers_clicks(browser: Any, explorer: An
         changes(page, single)
         assert page.locator(".given").count() == 2
         assert re.search(r"%", page.locator("#share").inner_text())
+
+
+def test_what_is_chosen_is_switched_off(browser: Any, explorer: Any) -> None:
+    R = nrm.measure(subjects.small(), subjects.image(0), rules="epsilon-plus", bias="input")
+    with opened(browser, explorer.url) as page:
+        complete(page)
+        assert page.locator("#off").count() == 0  # nothing is chosen
+        layer, by = head(page), page.locator("#network .subhead").first.text_content()
+        assert "clusters" in by
+        page.locator('[data-node^="0:"]').first.click()
+        page.keyboard.press("Escape")
+        drag(page, (0.02, 0.02), (0.98, 0.98))
+        page.locator("#off-region").click()  # all of the picture
+        page.wait_for_selector("#after")
+        assert "the network" in page.locator("#fate").inner_text()
+        without = nrm.evaluate.remove(R, R.input.all)[0, int(R.target)]
+        assert number(page.locator("#after").inner_text()) == pytest.approx(float(without), rel=2e-3)
+        page.locator('[data-node="0:0"]').click()
+        page.locator("#off-value").select_option("other:1")
+        page.locator("#off").click()
+        page.wait_for_selector("#after")
+        assert layer in page.locator("#selection").inner_text()
+        assert "evaluate.remove" in page.locator("#script").inner_text()
+        page.locator('[data-node="2:0"]').click()
+        page.keyboard.press("Escape")
+        page.locator('[data-node="2:0"]').click()
+        assert page.locator("#off").count() == 0  # the output itself
 
 
 def test_a_ribbon_changes_the_pixels_of_the_map(browser: Any, explorer: Any) -> None:

@@ -285,6 +285,46 @@ def test_selections_of_nodes_that_are_not_there(client: TestClient) -> None:
     assert client.get("/api/jobs/nothing").status_code == 404
 
 
+def test_what_is_switched_off_is_what_the_network_computes(client: TestClient) -> None:
+    question = {"item": "0", "target": 0, "layers": [["pool#0", "channels"], ["pool#1", "channels"]], "nodes": 3}
+    view = client.post("/api/views", json=question).json()["job"]
+    columns = next(part["columns"] for part in finished(client, view)["parts"] if "columns" in part)
+    model, R = subjects.small(), nrm.measure(subjects.small(), subjects.image(0), target=0, **OPTIONS)
+    blocks = [R[f"pool#{c}"].channel(columns[c]["nodes"][0]["block"]) for c in (0, 1)]
+
+    def asked(**what: Any) -> dict[str, Any]:
+        news = finished(client, client.post("/api/removals", json={"view": view, **what}).json()["job"])
+        assert news["state"] == "done", news["error"]
+        return news["parts"][0]  # type: ignore[no-any-return]
+
+    made = asked(nodes=[[0, 0], [1, 0]])
+    found, outputs = made["removed"], nrm.evaluate.remove(R, *blocks)[0]
+    assert found["before"] == pytest.approx(float(R.value[0]))
+    assert found["after"] == pytest.approx(float(outputs[0]), abs=1e-5)
+    assert found["together"] == pytest.approx(float(nrm.evaluate.contribution(R, *blocks) / R.value), abs=1e-5)
+    shares = outputs.softmax(0)
+    assert {one["name"]: one["after"] for one in found["classes"]}["cat"] == pytest.approx(float(shares[0]), abs=1e-5)
+    (now,) = [one for one in found["classes"] if one["predicted"]]
+    assert now["index"] == int(shares.argmax())
+    space: dict[str, Any] = {"model": model, "inputs": subjects.image(0)}
+    exec(made["script"].replace("print(R.check())", ""), space)
+    assert torch.allclose(space["outputs"][0], outputs, atol=1e-6)
+    other = nrm.measure(subjects.small(), subjects.image(1), **OPTIONS).values("pool#0")[0]
+    patched = nrm.evaluate.remove(R, blocks[0], value=other)[0]
+    assert asked(nodes=[[0, 0]], value="other", other="1")["removed"]["after"] == pytest.approx(
+        float(patched[0]), abs=1e-5
+    )
+    mean = R.values("pool#0")[0].mean((1, 2), keepdim=True).expand_as(other)
+    averaged = nrm.evaluate.remove(R, blocks[0], value=mean)[0]
+    assert asked(nodes=[[0, 0]], value="average")["removed"]["after"] == pytest.approx(float(averaged[0]), abs=1e-5)
+    corner = asked(part={"region": [0, 0, 6, 4]})
+    cut = R.input[:, :4, :6]
+    assert corner["share"] == pytest.approx(float(R(cut)[0]), abs=1e-6)
+    assert corner["removed"]["after"] == pytest.approx(float(nrm.evaluate.remove(R, cut)[0, 0]), abs=1e-5)
+    for wrong in ({"nodes": [[0, 0]], "value": "magic"}, {"nodes": []}, {"nodes": [[0, 0]], "value": "other"}):
+        assert client.post("/api/removals", json={"view": view, **wrong}).status_code == 400
+
+
 def test_a_formula_is_that_of_the_measure(client: TestClient) -> None:
     pytest.importorskip("lark")
     question = {"item": "0", "target": 0, "layers": [["pool#0", "channels"], ["output", "channels"]], "nodes": 3}

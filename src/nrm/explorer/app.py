@@ -61,6 +61,9 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
     async def selection(request: Request) -> Response:
         return JSONResponse({"job": session.selection(await _question(request)).id})
 
+    async def removal(request: Request) -> Response:
+        return JSONResponse({"job": session.removal(await _question(request)).id})
+
     async def formula(request: Request) -> Response:
         return JSONResponse({"job": session.formula(await _question(request)).id})
 
@@ -93,13 +96,14 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
     async def unknown(request: Request, error: Exception) -> Response:
         return refused("there is nothing here", 404)
 
+    asks = {
+        "items": upload, "texts": write, "views": view, "selections": selection, "removals": removal,
+        "formulas": formula, "circuits/{what}": circuit, "names": name, "jobs/{id}/cancel": cancel,
+    }  # fmt: skip
     routes = [
-        Route("/", page), Route("/static/{name:path}", asset), Route("/api/items", items),
-        Route("/api/items", upload, methods=["POST"]), Route("/api/views", view, methods=["POST"]),
-        Route("/api/selections", selection, methods=["POST"]), Route("/api/jobs/{id}", news),
-        Route("/api/texts", write, methods=["POST"]), Route("/api/formulas", formula, methods=["POST"]),
-        Route("/api/circuits/{what}", circuit, methods=["POST"]), Route("/api/names", name, methods=["POST"]),
-        Route("/api/jobs/{id}/cancel", cancel, methods=["POST"]),
+        Route("/", page), Route("/static/{name:path}", asset),
+        Route("/api/items", items), Route("/api/jobs/{id}", news),
+        *(Route(f"/api/{path}", ask, methods=["POST"]) for path, ask in asks.items()),
     ]  # fmt: skip
     handlers: Any = {NrmError: complain, KeyError: unknown, 404: unknown, 405: unknown}
     return Gate(Starlette(routes=routes, exception_handlers=handlers), hosts, token, inline)

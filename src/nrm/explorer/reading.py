@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from nrm.errors import QuestionError
 from nrm.questions import Set
-from nrm.report import BY, View, read_numbers
+from nrm.report import BY, REMOVED, View, read_numbers
 
 MOST_COLUMNS, MOST_CHOSEN = 12, 200
 
@@ -61,6 +61,13 @@ def check_nodes(view: View, chosen: list[tuple[int, int]]) -> None:
     sizes = [len(shown.column.nodes) for shown in view.columns]
     if not all(0 <= c < len(sizes) and 0 <= n < sizes[c] for c, n in chosen):
         raise QuestionError("no such node", got=str(chosen)[:80])
+
+
+def read_value(given: Any) -> str:
+    """What takes the place of removed neurons."""
+    if given not in REMOVED:
+        raise QuestionError("no such value", got=repr(given)[:80], expected=", ".join(REMOVED))
+    return str(given)
 
 
 class NamedSet(NamedTuple):

@@ -11,12 +11,21 @@ from torch import nn
 from nrm.errors import QuestionError
 from nrm.explorer.circuits import SessionCircuits, has_circuits
 from nrm.explorer.items import Items
-from nrm.explorer.reading import GoneError, check_nodes, read_chosen, read_class, read_layers, read_set, refuse_old
+from nrm.explorer.reading import (
+    GoneError,
+    check_nodes,
+    read_chosen,
+    read_class,
+    read_layers,
+    read_set,
+    read_value,
+    refuse_old,
+)
 from nrm.explorer.worker import PageJob, Worker
 from nrm.measure import Measure, measure
 from nrm.plot import read_choice
 from nrm.questions import query
-from nrm.report import COLOURS, NODES, References, View
+from nrm.report import COLOURS, NODES, References, View, switch_off
 
 LONG = 10.0
 """Seconds above which the page asks before it computes."""
@@ -140,6 +149,26 @@ class Session:
             found = view.examples(chosen)
             if found is not None:
                 job.add({"examples": found})
+
+        return self.worker.submit(work)
+
+    def removal(self, question: Mapping[str, Any]) -> PageJob:
+        """What really happens without chosen nodes, or without a part of the input: the network is run again."""
+        view, value = self._view(question), read_value(question.get("value", "zero"))
+        part = question.get("part")
+        chosen = None if part is not None else read_chosen(question.get("nodes"))
+        other = self.items[question.get("other", "")] if value == "other" else None
+
+        def work(job: PageJob) -> None:
+            job.tell("the network without these neurons")
+            there = None if other is None else self._measure(other.id, None)
+            if chosen is None:
+                events = read_set(view, part).sets
+                share = sum(float(view.R(event)[0]) for event in events)
+                job.add({"share": share, "removed": switch_off(view.R, events, value, there)})
+                return
+            check_nodes(view, chosen)
+            job.add(view.removal(chosen, value, there))
 
         return self.worker.submit(work)
 

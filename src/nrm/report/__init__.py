@@ -6,6 +6,7 @@
 
 from nrm.report.circuits import CircuitReport, CircuitView, circuit_report as circuit_report
 from nrm.report.columns import BY as BY, Pick as Pick, read_partitions as read_partitions
+from nrm.report.decision import REMOVED as REMOVED, switch_off as switch_off
 from nrm.report.examples import References as References
 from nrm.report.health import health as health
 from nrm.report.names import name_node, names_file as names_file, node_names

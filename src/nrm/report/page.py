@@ -25,6 +25,7 @@ MODULES = (
     "flow",
     "story",
     "panels",
+    "switch",
     "export",
     "formula",
     "address",

@@ -62,6 +62,18 @@ class Script:
             asked = ", ".join(passed)
         return "\n".join([*self._head(), f"share = R({asked})", f"heat_of_selection = R({self._x}, {asked})", ""])
 
+    def removal(self, chosen: Sequence[tuple[int, int]], value: str) -> str:
+        """The script with what the network computes without the chosen nodes."""
+        sets = [" | ".join(self.node(column, n) or "" for column, n in chosen if column == c)
+                for c in sorted({c for c, _ in chosen})]  # fmt: skip
+        asked = ", ".join(sets)
+        more = {"zero": "", "reference": ", value='reference'"}.get(value, ", value=values")
+        note = [] if "values" not in more else ["# values: what takes the place of the removed neurons, for each layer"]
+        return "\n".join([
+            *self._head(), f"share = R({asked})", *note, f"lost = nrm.evaluate.occlusion(R, {asked}{more}) / R.value",
+            f"outputs = nrm.evaluate.remove(R, {asked}{more})", "",
+        ])  # fmt: skip
+
     def formula(self, text: str, sets: Mapping[str, Sequence[str]]) -> str:
         """The script with the relevance of a formula, whose sets are given as expressions."""
         named = [f"    {name!r}: [{', '.join(lines)}]," for name, lines in sets.items()]

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from nrm._version import __version__
 from nrm.errors import NrmWarning, QuestionError
-from nrm.largest import best_first, largest
-from nrm.measure import name_of, options_text, output_text, sign_text
+from nrm.largest import best_first
+from nrm.measure import options_text
 from nrm.plot import Array, FlowPicture, NodeChoice, join_columns, read_choice
 from nrm.questions import Formula
 from nrm.report.columns import (
@@ -35,6 +35,7 @@ from nrm.report.columns import (
     ways,
     ways_of,
 )
+from nrm.report.decision import decide, switch_off
 from nrm.report.examples import read_references
 from nrm.report.health import health
 from nrm.report.pictures import SMALL, Canvas, pack_map, read_canvas
@@ -46,9 +47,8 @@ if TYPE_CHECKING:
     from nrm.measure import Check, Measure
 
 SCHEMA = 1
-NODES, FLOWS, ALTERNATIVES, RIBBONS = 8, 6, 5, 4
-"""How many nodes a column has, how many flows and other classes are listed, and how many ribbons of two neighbouring
-columns have heat maps in a report."""
+NODES, FLOWS, RIBBONS = 8, 6, 4
+"""How many nodes a column has, how many flows are listed, and how many ribbons of two columns have maps in a report."""
 EFFORT = 6.0
 """How many forward passes the search for flows may take."""
 
@@ -98,7 +98,7 @@ class View:
         ]  # fmt: skip
         return {
             "schema": SCHEMA, "title": self._title or "", "picture": canvas.picture, "heat": heat,
-            "noun": canvas.noun, "sides": self._sides(heat["total"]), "decision": self._decision(), "layers": layers,
+            "noun": canvas.noun, "sides": self._sides(heat["total"]), "decision": decide(R), "layers": layers,
             "options": options_text(R.inner.network),
             "versions": {"nrm": __version__, "torch": torch.__version__, "python": platform.python_version()},
             "health": None if R.inner.light is None else health(R.inner.light),
@@ -114,36 +114,6 @@ class View:
         """The share that begins at constants of the network."""
         light = self.R.inner.light
         return 0.0 if light is None else float(light.biases[0] + light.offsets[0])
-
-    def _decision(self) -> ViewPart:
-        """The explained output, the largest ones, and what sign means here."""
-        R = self.R
-        target, sample = R.inner.target, R.samples[0]
-        decision: ViewPart = {
-            "value": float(R.value[0]),
-            "index": None,
-            "alternatives": [],
-            "sign": sign_text(target, R.samples),
-        }
-        if target.runs is not None:
-            decision["runs"] = [float(run[sample]) for run in target.runs]
-        if target.index is None:
-            return {**decision, "name": str(target.spread)}
-        flat = int(target.index[sample])
-        decision["name"] = output_text(target, R.labels, flat, 0)
-        if not target.shape:
-            return decision
-        width = target.shape[-1]
-        scores = R.values("output")[0].double().reshape(-1, width)[flat // width]
-        shares = scores if float(scores.min()) >= 0 and abs(float(scores.sum()) - 1) < 1e-3 else scores.softmax(0)
-        best = list(dict.fromkeys([*largest(scores, ALTERNATIVES).tolist(), flat % width]))
-        decision["index"], decision["classes"] = flat % width, width
-        decision["alternatives"] = [
-            {"index": i, "name": name_of(R.labels, "output", i) or f"output {i}", "value": float(scores[i]),
-             "probability": float(shares[i])}
-            for i in best
-        ]  # fmt: skip
-        return decision
 
     @property
     def columns(self) -> list[Shown]:
@@ -279,6 +249,17 @@ class View:
             "nodes": [], "share": share, "given": [],
             "map": self._packed(lambda variable: self.R(variable, event)[0], longest),
         }  # fmt: skip
+
+    def removal(
+        self, chosen: Sequence[tuple[int, int]], value: str = "zero", other: Measure | None = None
+    ) -> ViewPart:  # fmt: skip
+        """What really happens without the chosen nodes, beside their relevance."""
+        chosen = sorted(chosen)
+        chain = read_chain(self.columns, chosen)
+        if chain.avoided:
+            raise QuestionError("what passes elsewhere cannot be removed", hint="choose nodes of the layer")
+        found = switch_off(self.R, chain.events, value, other)
+        return {"nodes": [list(at) for at in chosen], "removed": found, "script": self.script.removal(chosen, value)}
 
     def nodes(self) -> list[tuple[int, int]]:
         """All nodes, the largest first."""

@@ -4,6 +4,7 @@ import { drawNetwork } from "./flow.js";
 import { cover, el, percent, readMap } from "./numbers.js";
 import { drawAlternatives, drawComparison, drawDecision, drawExamples, drawFlows, drawHealth, drawLayers, drawSelection, nearShares } from "./panels.js";
 import { drawStory, drawTrust } from "./story.js";
+import { drawSwitch } from "./switch.js";
 import { faceOf, photoOf } from "./faces.js";
 import { saveAll } from "./export.js";
 import { formulaBar } from "./formula.js";
@@ -133,6 +134,32 @@ async function ask(text, sets) {
   if (turn === state.asked) { state.selection = answer; draw(); }
 }
 
+// What the network computes without what is chosen, or without a part of the input.
+async function switchOff(asked, known) {
+  const turn = state.asked;
+  const put = (more) => {
+    if (known && !more.removing) state.known.set(known, { ...state.known.get(known), ...more });
+    if (turn === state.asked) { state.selection = { ...state.selection, removing: false, ...more }; draw(); }
+  };
+  put({ removing: true });
+  try { await state.server.remove(asked, put); }
+  catch (error) { put({ removed: { error: error.message } }); }
+}
+
+const off = {
+  value: null,
+  others: () => state.server.others(),
+  ask: (value, other) => switchOff(state.selection.part ? { part: state.selection.part, value, other } : { nodes: nodes(), value, other }, state.selection.part ? null : key(nodes())),
+  // A part of the input takes the place of what is chosen.
+  part(part) {
+    state.chosen = new Set();
+    state.bar.forget();
+    state.asked += 1;
+    state.selection = { nodes: [], part, formula: "the marked part", share: null, map: state.view.heat };
+    off.ask(...(off.value ?? (state.view.decision.runs ? "reference" : "zero")).split(":"));
+  },
+};
+
 // ---- drawing
 
 // What is drawn slowly is drawn again only if something that it shows is another.
@@ -158,7 +185,7 @@ function draw() {
   if (!state.selection?.pending && changed("picture", view.picture, map, state.strength, [...picked].join()))
     at("picture").replaceChildren(drawPicture(view.picture, map ? readMap(map) : null, state.colour, state.strength, percent, picked));
   at("along").textContent = view.picture.along ? `lines: walks along an edge in ${view.picture.along}` : "";
-  drawSelection(at("selection"), view, state.selection);
+  drawSelection(at("selection"), view, state.selection, state.selection ? drawSwitch(view, state.selection, state.server && off) : []);
   drawExamples(at("examples"), state.selection?.examples);
   if (changed("layers", view.layers, view.columns, at("wanted").value)) drawLayers(at("layers"), view, at("wanted").value);
   if (changed("health", view, view.health)) drawHealth(at("health"), view);
@@ -313,7 +340,7 @@ function begin() {
   const words = readPlace(book.read());
   const inside = at("view");
   if (inside) { receive(JSON.parse(inside.textContent), true); return; }
-  const now = { nodes, view: () => state.view, draw, price: (text, sets) => state.server.price(text, sets) };
+  const now = { nodes, view: () => state.view, draw, price: (text, sets) => state.server.price(text, sets), off: off.part };
   state.bar = formulaBar(at("formula"), at("picture"), words, now, ask);
   state.panel = circuitPanel(at("circuit"), () => state.server);
   state.server = connect(words, page);

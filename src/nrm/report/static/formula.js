@@ -120,7 +120,7 @@ export function formulaBar(box, picture, words, now, ask) {
     region = found;
     if (points) show(points); else outline.replaceChildren();
     document.getElementById("name-region").disabled = !region;
-    marking.replaceChildren(...(region ? [el("span", {}, region.positions ? `${region.positions.length} marked` : "a region is marked"), el("button", { type: "button", onclick: () => clear() }, "clear")] : []));
+    marking.replaceChildren(...(region ? [el("span", {}, region.positions ? `${region.positions.length} marked` : "a region is marked"), el("button", { type: "button", id: "off-region", onclick: () => now.off(region) }, "switch it off"), el("button", { type: "button", onclick: () => clear() }, "clear")] : []));
   }
 
   function clear() { mark(null); now.draw(); }

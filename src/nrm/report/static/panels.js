@@ -48,7 +48,8 @@ export function drawExamples(box, examples) {
     el("div", { class: "gallery" }, ...cards), ...(examples.note ? [el("p", { class: "note" }, examples.note)] : []));
 }
 
-export function drawSelection(box, view, selection) {
+// `more` stands below what is chosen: what can be done with it.
+export function drawSelection(box, view, selection, more = []) {
   if (!selection) { box.replaceChildren(...drawSides(view)); return; }
   const what = selection.formula ? ` of the decision: ${selection.formula}` : " of the decision flowed through";
   const parts = [el("p", {}, el("b", { id: "share" }, selection.share === null ? "…" : percent(selection.share)), what)];
@@ -60,7 +61,7 @@ export function drawSelection(box, view, selection) {
   if (selection.near) parts.push(...selection.near.map((side) => el("div", { class: "near" }, el("span", { class: "muted" }, side.title),
     ...side.entries.map((e) => el("span", {}, `${e.text} `, el("b", {}, percent(e.share)))))));
   if (selection.note) parts.push(el("p", { class: "note" }, selection.note));
-  box.replaceChildren(...parts);
+  box.replaceChildren(...parts, ...more);
 }
 
 // Given one node: the shares of the nodes of the columns beside it.

@@ -187,6 +187,12 @@ export function connect(words, page) {
     select: (nodes, take) => talk.beside(() => about("api/selections", { nodes }), take),
     // The circuit of the view, and what is asked about it; returns the number of the job.
     circuit: (what, asked, take) => talk.beside(() => about(`api/circuits/${what}`, asked), take),
+    others: () => now.items.filter((one) => one.id !== now.item).slice(0, 40),
+    // What really happens without something.
+    async remove(asked, take) {
+      const { job } = await about("api/removals", asked);
+      await talk.follow(job, take);
+    },
     name: (asked) => post("api/names", asked),
     // What a formula would cost.
     async price(text, sets) {
