@@ -141,6 +141,20 @@ class Results(Mapping[str, Tensor]):
             )  # fmt: skip
         return alike
 
+    def names(self, name: str, axis: int, sample: int = 0) -> list[str]:
+        """What the places of an axis of a tensor are called: by their labels, else by their numbers.
+
+        >>> table = Results({"r": torch.zeros(1, 2)}, {"r": ("sample", "x")}, labels={"x": ("age", "bmi")})
+        >>> table.names("r", 1), table.names("r", 0)
+        (['age', 'bmi'], ['0'])
+        """
+        kind, size = self.axes[name][axis], self[name].shape[axis]
+        labels = self.labels.get(kind, ())
+        own = labels[sample if len(labels) > 1 else 0] if _is_own(labels) else labels
+        known = [str(label) for label in own][:size]
+        numbers = [str(n) for n in self._places(kind, size)]
+        return [label or number for label, number in itertools.zip_longest(known, numbers, fillvalue="")]
+
     def _places(self, axis: str, size: int) -> Sequence[int]:
         numbers = self.numbers.get(axis, ())
         return numbers if len(numbers) == size else range(size)

@@ -135,6 +135,15 @@ def test_tables() -> None:
     assert "negative output" in ax.get_xlabel()
     np.testing.assert_allclose(ax.images[0].get_array(), shares)
     assert ax.images[0].get_clim() == pytest.approx((-0.9, 0.9))
+    R = nrm.measure(nn.Linear(3, 2), torch.rand(1, 3), labels={"input": ["age", "bmi", "sex"]}, target=0)
+    asked = R.table(R.input, R.output)
+    named = plot.table(asked)
+    assert [t.get_text() for t in named.get_yticklabels()] == ["age", "bmi", "sex"]
+    assert [t.get_text() for t in named.get_xticklabels()] == ["0", "1"]
+    assert named.get_ylabel() == "input"
+    assert [t.get_text() for t in plot.table(asked, rows=["a", "b", "c"]).get_yticklabels()] == ["a", "b", "c"]
+    with pytest.raises(nrm.QuestionError, match="rows and columns"):
+        plot.table(R.table(R.input))
     for arguments in ({"rows": ["a"]}, {"columns": "abc"}, {"columns": [1, 2, 3]}):
         with pytest.raises(nrm.QuestionError, match="do not fit the table"):
             plot.table(shares, **arguments)  # type: ignore[arg-type]

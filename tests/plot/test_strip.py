@@ -26,8 +26,9 @@ def test_the_strongest_come_first_with_their_shares(measured: tuple[nrm.Measure,
     asked = R["1"].channels, R["3"].channels
     figure = nrm.plot.strips(R, x[0], *asked, k=3)
     best = R(*asked)[0].flatten().sort(descending=True).values[:3]
-    titles = [ax.get_title() for ax in figure.axes]
-    assert titles[2:5] == [f"{100 * share:.1f} %" for share in best.tolist()]
+    titles = [ax.get_title().splitlines() for ax in figure.axes]
+    assert [title[0] for title in titles[2:5]] == [f"{100 * share:.1f} %" for share in best.tolist()]
+    assert titles[2][1:] == [str(block) for block in R.flows(*asked, k=1)[0][0]]  # and which pair it is
     (flow, *_), (_, _, drawn, *_) = R.flows(*asked, k=1)[0], figure.axes
     heat = R(R.input, *flow)[0].sum(0)
     top = torch.as_tensor(drawn.images[-1].get_array()).argmax()

@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrm.errors import NrmError, QuestionError
-from nrm.plot.heat import FRAME, INK, check_axes
+from nrm.extras import extra
+from nrm.plot.heat import FRAME, INK
 from nrm.plot.pictures import Array, Picture, read_finite
-from nrm.plot.saving import new_axes
+from nrm.plot.saving import Size, place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+PAGE = (4.2, 3.4)  # inches
+FEW = 1000  # so many points are large dots
+MARKED = 5  # so many numbers are told at an axis
 POINTS = 20_000  # more of them are one black spot
 LINES = ("#c30f1f", "#0e5ae4", "#2b8a3e", "#b8860b", "#7a7a7a", "#7b3fa0", "#008b8b")
 
 
 def scatter(
-    contributions: Picture, scores: Picture, *, ax: Axes | None = None, title: str | None = None,
-    labels: tuple[str, str] = ("score", "joint contribution"),
+    contributions: Picture, scores: Picture, *, ax: Axes | None = None, figsize: Size | None = None,
+    dpi: float | None = None, title: str | None = None, labels: tuple[str, str] = ("score", "joint contribution"),
 ) -> Axes:  # fmt: skip
     """Draw every combination as a point: its score to the right, its joint contribution upwards.
 
@@ -41,13 +45,17 @@ def scatter(
             raise QuestionError(
                 "contributions and scores do not fit", got=f"{len(c)} and {len(s)}", expected="as many, at least two"
             )
-        ax = _new_axes() if ax is None else check_axes(ax, "nrm.plot.scatter")
+        ax = place("nrm.plot.scatter", ax, PAGE, figsize, dpi)
     except NrmError as error:
         raise error.at("nrm.plot.scatter") from None
     chosen = _some(c, s)
     ax.axhline(0.0, color=FRAME, linewidth=0.8, zorder=0)
     ax.axvline(0.0, color=FRAME, linewidth=0.8, zorder=0)
-    ax.scatter(s[chosen], c[chosen], s=5, color=LINES[1], alpha=0.35, linewidths=0, rasterized=True)
+    few = len(c) <= FEW
+    ax.scatter(
+        s[chosen], c[chosen], s=18 if few else 5, color=LINES[1], alpha=0.7 if few else 0.35, linewidths=0,
+        rasterized=not few,
+    )  # fmt: skip
     spread = float(c.std() * s.std())
     r = f"{float(((c - c.mean()) * (s - s.mean())).mean()) / spread:.3f}" if spread > 0 else "undefined"
     ax.text(0.04, 0.96, f"r = {r}", transform=ax.transAxes, va="top", color=INK)
@@ -56,8 +64,9 @@ def scatter(
 
 
 def sc_curves(
-    k: Sequence[int] | Picture, curves: Mapping[str, Picture], *, ax: Axes | None = None, title: str | None = None,
-    level: float = 0.95, log: bool = True,
+    k: Sequence[int] | Picture, curves: Mapping[str, Picture], *, ax: Axes | None = None,
+    figsize: Size | None = None, dpi: float | None = None, title: str | None = None, level: float = 0.95,
+    log: bool = True,
 ) -> Axes:  # fmt: skip
     """Draw SC_k, the sum of the contributions of the k highest scores, for several methods.
 
@@ -77,7 +86,7 @@ def sc_curves(
                     f"the curves of {name!r} do not fit k", got=f"shape {table.shape}",
                     expected=f"(samples, {len(steps)})",
                 )  # fmt: skip
-        ax = _new_axes() if ax is None else check_axes(ax, "nrm.plot.sc_curves")
+        ax = place("nrm.plot.sc_curves", ax, PAGE, figsize, dpi)
     except NrmError as error:
         raise error.at("nrm.plot.sc_curves") from None
     random = np.random.default_rng(0)
@@ -90,9 +99,20 @@ def sc_curves(
             ax.fill_between(steps, low, high, color=color, alpha=0.18, linewidth=0)
     if log:
         ax.set_xscale("log")
+        _number_decades(ax, steps)
     ax.legend(frameon=False, fontsize=8)
     _dress(ax, ("k, the number of combinations", "sum of joint contributions"), title)
     return ax
+
+
+def _number_decades(ax: Axes, steps: Array) -> None:
+    """Whole numbers on a log axis: those of the curves if there are few, else the powers of ten."""
+    with extra("viz", "nrm.plot.sc_curves"):
+        from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    powers = 10.0 ** np.arange(np.floor(np.log10(steps.min())), np.ceil(np.log10(steps.max())) + 1)
+    ax.xaxis.set_major_locator(FixedLocator(steps.tolist() if len(steps) <= MARKED else powers.tolist()))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda k, _: f"{k:,.0f}"))
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def _some(c: Array, s: Array) -> Any:
@@ -110,8 +130,3 @@ def _dress(ax: Axes, labels: tuple[str, str], title: str | None) -> None:
         ax.spines[side].set_visible(False)
     if title:
         ax.set_title(title, parse_math=False, color=INK)
-
-
-def _new_axes() -> Axes:
-    axes: Axes = new_axes("nrm.plot", (4.2, 3.4), layout="constrained")
-    return axes

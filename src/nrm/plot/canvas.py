@@ -16,24 +16,29 @@ with extra("viz", "nrm.plot"):
 DPI = 150
 
 
-def save_figure(figure: Any, path: str | os.PathLike[str], dpi: float = DPI, tight: bool = True) -> None:
+def save_figure(figure: Any, path: str | os.PathLike[str], dpi: float | None = None, tight: bool = True) -> None:
     """Writes a figure, in the format that the name of the file tells; it is there as a whole or not at all.
 
-    ``tight`` cuts off its empty margins.
+    ``dpi`` is that with which it was drawn if None, else 150; ``tight`` cuts off its empty margins.
     """
     kind = os.path.splitext(path)[1][1:].lower()
     known = sorted(figure.canvas.get_supported_filetypes())
     if kind not in known:
         expected = f"a file that ends in {', '.join(known)}"
         raise QuestionError("not the name of a picture", got=os.fspath(path), expected=expected)
+    dots = dpi or getattr(figure, "resolution", None) or DPI
     with replacing(path) as temporary:
-        figure.savefig(temporary, format=kind, dpi=dpi, bbox_inches="tight" if tight else None)
+        figure.savefig(temporary, format=kind, dpi=dots, bbox_inches="tight" if tight else None)
 
 
 class Sheet(Figure):
-    """A figure of matplotlib that saves itself."""
+    """A figure of matplotlib that saves itself, with as many dots per inch as were asked for."""
 
-    def save(self, path: str | os.PathLike[str], *, dpi: float = DPI) -> None:
+    def __init__(self, *args: Any, resolution: float | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.resolution = resolution
+
+    def save(self, path: str | os.PathLike[str], *, dpi: float | None = None) -> None:
         """Writes the picture, in the format that the name of the file tells: ``.png``, ``.svg``, ``.pdf`` ..."""
         save_figure(self, path, dpi)
 
@@ -41,6 +46,6 @@ class Sheet(Figure):
 class Panel(Axes):
     """Axes of matplotlib that save the figure they are in."""
 
-    def save(self, path: str | os.PathLike[str], *, dpi: float = DPI) -> None:
+    def save(self, path: str | os.PathLike[str], *, dpi: float | None = None) -> None:
         """Writes the whole picture, in the format that the name of the file tells: ``.png``, ``.svg``, ``.pdf`` ..."""
         save_figure(self.figure, path, dpi)

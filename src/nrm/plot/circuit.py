@@ -12,8 +12,8 @@ from nrm.measure import Circuit
 from nrm.numbers import percent
 from nrm.plot.circuit_nodes import PORT, CircuitNode, CircuitPicture, CircuitRibbon, lay_out_circuit
 from nrm.plot.colors import ABOVE, BELOW, diverging
-from nrm.plot.heat import ENDS, INK, check_axes
-from nrm.plot.saving import new_axes
+from nrm.plot.heat import ENDS, INK, TITLE_POINTS, inches, wrap
+from nrm.plot.saving import Size, place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,6 +46,8 @@ def circuit(
     labels: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
     ax: Axes | None = None,
+    figsize: Size | None = None,
+    dpi: float | None = None,
     title: str | None = None,
     ends: tuple[str, str] = ENDS,
 ) -> Axes:
@@ -64,6 +66,8 @@ def circuit(
         labels: the tokens of a circuit with positions.
         names: what some nodes are called instead, by their whole name, as :func:`nrm.report.node_names` has them.
         ax: where to draw; a new figure if None, of a size that fits.
+        figsize: width and height of a new figure, in inches.
+        dpi: dots per inch of a new figure.
         title: text above the picture; how much of the difference it carries if None, and ``""`` for none.
         ends: the words for the two colours.
 
@@ -92,7 +96,7 @@ def circuit(
         if k < 1:
             raise QuestionError("not a number of edges", got=f"k={k!r}", expected="a whole number from 1")
         picture = lay_out_circuit(found, labels)
-        ax = _new_axes(picture) if ax is None else check_axes(ax, "nrm.plot.circuit")
+        ax = place("nrm.plot.circuit", ax, _page(picture), figsize, dpi)
     except NrmError as error:
         error.at("nrm.plot.circuit")
         raise
@@ -106,7 +110,8 @@ def circuit(
     _draw_ends(ax, ends)
     text = sentence(found) if title is None else title
     if text:
-        ax.set_title(text, parse_math=False, color=INK, loc="left", fontsize="medium")
+        lines = wrap(text, max(inches(ax)[0] - 0.7, 1.0), TITLE_POINTS)  # the words for both colours stand beside it
+        ax.set_title("\n".join(lines), parse_math=False, color=INK, loc="left", fontsize=TITLE_POINTS)
     return ax
 
 
@@ -139,12 +144,9 @@ def _row_inches(picture: CircuitPicture) -> float:
     return float(np.clip(HIGH / picture.height, LOW, ROW))
 
 
-def _new_axes(picture: CircuitPicture) -> Axes:
-    size = (
-        max(UNIT * picture.width + 2 * SIDE, 5.6), _row_inches(picture) * picture.height + HEAD + FOOT
-    )  # fmt: skip
-    axes: Axes = new_axes("nrm.plot.circuit", size, layout="constrained")
-    return axes
+def _page(picture: CircuitPicture) -> Size:
+    """The size of a new figure, in inches."""
+    return max(UNIT * picture.width + 2 * SIDE, 5.6), _row_inches(picture) * picture.height + HEAD + FOOT
 
 
 def _prepare(ax: Axes, picture: CircuitPicture) -> None:

@@ -14,8 +14,8 @@ from nrm.measure import Measure
 from nrm.numbers import percent, short, with_minus
 from nrm.plot.colors import ABOVE, BELOW, diverging
 from nrm.plot.columns import FlowColumn, FlowNode, FlowPicture, Ribbon, needed, read_choice, read_flows, stack
-from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, note_sign
-from nrm.plot.saving import new_axes
+from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, inches, note_sign, wrap
+from nrm.plot.saving import Size, check_axes, place
 from nrm.questions import Layer, Partition
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ GAP = 0.07
 SPAN = 1.35
 """The length of ribbons."""
 LETTER = 0.068
+LEGEND = 1.6
+"""The width of the words for the hues."""
 THIN = 0.12
 PAD = 0.06
 HEADS = 0.42
@@ -50,6 +52,8 @@ def flows(
     names: Sequence[Sequence[str] | None] | None = None,
     columns: Sequence[str] | None = None,
     ax: Axes | None = None,
+    figsize: Size | None = None,
+    dpi: float | None = None,
     title: str | None = None,
     labels: tuple[str, str] = ENDS,
 ) -> Axes:
@@ -75,6 +79,8 @@ def flows(
         names: for each partition the names of its blocks, or None; ``R.labels`` and indices otherwise.
         columns: for each partition the text above it; the layer's name if None.
         ax: where to draw; a new figure if None. It needs about 2.5 inches of width per column.
+        figsize: width and height of a new figure, in inches.
+        dpi: dots per inch of a new figure.
         title: text above the picture; what was predicted and explained if None, and ``""`` for none.
         labels: the words for the two hues.
 
@@ -103,18 +109,20 @@ def flows(
             )  # fmt: skip
         one = R.sample(sample)
         read = read_flows(one, partitions, choice, names, columns)
-        ax = None if ax is None else check_axes(ax, "nrm.plot.flows")
+        ax = None if ax is None else check_axes(ax, "nrm.plot.flows", figsize, dpi)
     except NrmError as error:
         error.at("nrm.plot.flows")
         raise
-    return draw_flows(one, read, ax, _title(one, sample, len(R)) if title is None else title, labels)
+    text = _title(one, sample, len(R)) if title is None else title
+    return draw_flows(one, read, ax, text, labels, figsize, dpi)
 
 
 def draw_flows(
-    R: Measure, read: FlowPicture, ax: Axes | None = None, title: str | None = None, labels: tuple[str, str] = ENDS
-) -> Axes:
+    R: Measure, read: FlowPicture, ax: Axes | None = None, title: str | None = None, labels: tuple[str, str] = ENDS,
+    figsize: Size | None = None, dpi: float | None = None,
+) -> Axes:  # fmt: skip
     """Draw columns and ribbons of one sample's measure that were read before; nothing is asked again."""
-    page = _new_page(read) if ax is None else _page_of(ax, read)
+    page = _new_page(read, figsize, dpi) if ax is None else _page_of(ax, read)
     _draw(page, read, labels, note_sign(R.value))
     text = _title(R, 0, 1) if title is None else title
     if text:
@@ -197,17 +205,19 @@ def _room(read: FlowPicture, body: float) -> float:
     return max(needed([n.height for n in c.nodes], body, LINE, GAP) for c in read.columns)
 
 
-def _new_page(read: FlowPicture) -> Page:
+def _new_page(read: FlowPicture, figsize: Size | None, dpi: float | None) -> Page:
+    """A page of its own, in which everything has its size; or one of the size that is asked for."""
     boxes, room = _widths(read), _room(read, BODY)
     wide, high = sum(boxes) + SPAN * (len(boxes) - 1) + 2 * SIDE, room + HEAD + FOOT
-    ax = new_axes("nrm.plot.flows", (wide, high))
+    ax = place("nrm.plot.flows", None, (wide, high), figsize, dpi, layout=None)
+    wide, high = (wide, high) if figsize is None else figsize
     ax.set_position((SIDE / wide, FOOT / high, 1 - 2 * SIDE / wide, 1 - (HEAD + FOOT) / high))
-    return Page(ax, boxes, SPAN, BODY, room)
+    return Page(ax, boxes, SPAN, BODY, room) if figsize is None else _page_of(ax, read)
 
 
 def _page_of(ax: Axes, read: FlowPicture) -> Page:
     """The page on the user's axes: texts keep their size, ribbons and heights take what is left."""
-    wide, high = ax.bbox.width / ax.figure.dpi, ax.bbox.height / ax.figure.dpi
+    wide, high = inches(ax)
     boxes = _widths(read)
     span = max(0.3, (wide - sum(boxes)) / max(1, len(boxes) - 1))
     low, top = 0.2 * high, high
@@ -319,5 +329,10 @@ def _draw_foot(ax: Axes, read: FlowPicture, labels: tuple[str, str], notes: list
         labelcolor=INK, handlelength=1.2, handleheight=0.9, borderpad=0, columnspacing=1.2,
     )  # fmt: skip
     if notes:
-        ax.text(1, -0.02, "; ".join(notes), transform=ax.transAxes, ha="right", va="top", fontsize=NOTE_POINTS,
-                color=INK, parse_math=False)  # fmt: skip
+        text, wide = "; ".join(notes), inches(ax)[0]
+        under = wide < LEGEND + LETTER * len(text)  # there is no room beside the words for the hues
+        ax.annotate(
+            "\n".join(wrap(text, wide, NOTE_POINTS)), (1, 0), (0, -20 if under else -6), xycoords="axes fraction",
+            textcoords="offset points", ha="right", va="top", fontsize=NOTE_POINTS, color=INK, parse_math=False,
+            annotation_clip=False,
+        )  # fmt: skip

@@ -8,20 +8,29 @@ from torch import Tensor
 
 from nrm.errors import NrmError, QuestionError
 from nrm.jobs import Crops, Hits, Ranking, Store, kept_crops
-from nrm.plot.heat import INK, frame
-from nrm.plot.pictures import read_image
-from nrm.plot.saving import subplots
+from nrm.numbers import with_minus
+from nrm.plot.grid import LINE, draw_title
+from nrm.plot.heat import INK, frame, wrap
+from nrm.plot.pictures import Array, read_image
+from nrm.plot.saving import Size, place_grid
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+POINTS = 8.0
+GROUND = "#f2f2f2"
+"""What lies around pictures that are no squares."""
 
 
 def gallery(
     found: Ranking, *blocks: Any, k: int = 9, by: str = "relevance", model: Any = None, dataset: Any = None,
-    title: str | None = None, size: float = 1.0, **options: Any,
+    title: str | None = None, size: float = 1.1, ax: Axes | None = None, figsize: Size | None = None,
+    dpi: float | None = None, **options: Any,
 ) -> Figure:  # fmt: skip
     """Draw the best samples of blocks, one row per block, best first, each with its number and score.
 
+    All tiles are squares of one size; smaller crops, such as those at the edge of an image, lie in their middle.
     A row of a list that is not complete says so.
 
     Args:
@@ -34,6 +43,9 @@ def gallery(
         dataset: the images. Without it, the crops that :func:`nrm.jobs.keep_crops` left in the store are drawn.
         title: text above the sheet.
         size: of a picture in inches.
+        ax: whose place the sheet takes; a new figure if None.
+        figsize: width and height of a new figure, in inches, instead of ``size``.
+        dpi: dots per inch of a new figure.
         options: those of :func:`nrm.measure` that the job had.
     """
     try:
@@ -44,29 +56,44 @@ def gallery(
         error.at("nrm.plot.gallery")
         raise
     figure: Figure
-    figure, grid = subplots(
-        "nrm.plot.gallery",
-        len(rows),
-        k,
-        squeeze=False,
-        figsize=(k * size + 0.5, len(rows) * (size + 0.35)),
-        layout="constrained",
-    )
-    for axes, block, (hits, pictures) in zip(grid, blocks, rows, strict=True):
-        for ax in axes[len(hits) :]:
-            ax.set_axis_off()
-        for ax, hit, picture in zip(axes, hits, pictures, strict=False):
-            ax.imshow(read_image(picture), cmap="gray", vmin=0.0, vmax=1.0, interpolation="antialiased")
-            frame(ax, [])
-            ax.set_title(f"{hit.sample}: {hit.score:.3g}", fontsize=6, color=INK, pad=2)
-        axes[0].set_axis_on()
-        pruned = () if hits.complete else ("(pruned: may go on)",)
-        name = "\n".join(map(str, (*(block if isinstance(block, tuple) else (block,)), *pruned)))
-        axes[0].set_ylabel(name, parse_math=False, fontsize=6, color=INK)
-        axes[0].set(xticks=[], yticks=[])
+    tile = size if figsize is None else (figsize[0] - 0.5) / k
+    names = [_name(block, hits, tile) for block, (hits, _) in zip(blocks, rows, strict=True)]
+    beside = LINE * max(name.count("\n") + 1 for name in names)
+    page = (k * size + beside, len(rows) * (size + LINE + 0.08) + 0.3 * bool(title))
+    figure, grid = place_grid("nrm.plot.gallery", (len(rows), k), ax, page, figsize, dpi)
+    for panels, name, (hits, pictures) in zip(grid, names, rows, strict=True):
+        for panel in panels[len(hits) :]:
+            panel.set_axis_off()
+        for panel, hit, picture in zip(panels, hits, pictures, strict=False):
+            _draw_tile(panel, read_image(picture))
+            score = with_minus(f"{hit.score + 0.0:.3g}")
+            panel.set_title(f"{hit.sample}: {score}", fontsize=min(POINTS, 7.5 * tile), color=INK, pad=2)
+        panels[0].set_axis_on()
+        panels[0].set_ylabel(name, parse_math=False, fontsize=POINTS, color=INK)
+        panels[0].set(xticks=[], yticks=[])
     if title:
-        figure.suptitle(title, parse_math=False, color=INK)
+        draw_title(figure, ax, title, tile * k, 1)
     return figure
+
+
+def _draw_tile(panel: Axes, picture: Array) -> None:
+    """A picture in the middle of a square."""
+    height, width = picture.shape[:2]
+    panel.imshow(picture, cmap="gray", vmin=0.0, vmax=1.0, interpolation="antialiased")
+    room = max(height, width) / 2
+    panel.set(
+        xlim=(width / 2 - 0.5 - room, width / 2 - 0.5 + room), ylim=(height / 2 - 0.5 + room, height / 2 - 0.5 - room)
+    )
+    frame(panel, [])
+    if height != width:
+        panel.set_facecolor(GROUND)
+
+
+def _name(block: Any, hits: Hits, tile: float) -> str:
+    """What stands beside a row."""
+    pruned = [] if hits.complete else ["(pruned: may go on)"]
+    words = map(str, block if isinstance(block, tuple) else (block,))
+    return "\n".join([line for word in words for line in wrap(word, tile + LINE, POINTS)] + pruned)
 
 
 def _read(

@@ -10,26 +10,34 @@ from nrm.plot.heat import (
     ENDS,
     INK,
     NOTE_POINTS,
+    POINTED,
+    SCALE,
     Heat,
     Look,
     draw_heat,
     dress_bar,
     find_beyond,
+    fit_points,
     frame,
+    inches,
     mark_limit,
+    note_clipped,
     note_sign,
     read_heat,
     read_look,
+    wrap,
     wrap_notes,
 )
 from nrm.plot.pictures import Array, Picture, Scalar, read_image
-from nrm.plot.saving import subplots
+from nrm.plot.saving import Size, place_grid
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 BAR_LENGTH = 2.5  # inches
+NAME_POINTS, LINE = 9.0, 0.17  # the size of names, and the height of one of their lines in inches
 
 
 def montage(
@@ -42,19 +50,22 @@ def montage(
     overlay: bool = True,
     cmap: str | Colormap | None = None,
     alpha: float = 0.7,
-    scale: float | str | None = None,
+    scale: float | str | None = SCALE,
     smooth: bool = True,
     colorbar: bool = True,
     labels: tuple[str, str] = ENDS,
     title: str | None = None,
     size: float = 1.9,
+    ax: Axes | None = None,
+    figsize: Size | None = None,
+    dpi: float | None = None,
 ) -> Figure:
     """Draw one row per image: the image in its colours, then its heat maps.
 
     Args:
         rows: for each row the image and one or more relevances, all as :func:`nrm.plot.heatmap` takes them.
-        names: a text per row, left of it.
-        columns: a text per column, above it (the image's column first).
+        names: a text per row, left of it; long ones are wrapped.
+        columns: a text per column, above it (the image's column first); long ones are wrapped.
         values: the explained output of each row; a negative one is noted.
         rests: for each row and heat map, the share of the mass that is not in the picture.
         overlay: draw heat maps over the grey image; False draws them on white.
@@ -67,6 +78,9 @@ def montage(
         labels: the words at the lower and upper end of the colour bar.
         title: text above the grid.
         size: width of a panel in inches.
+        ax: whose place the grid takes; a new figure if None.
+        figsize: width and height of a new figure, in inches, instead of ``size``.
+        dpi: dots per inch of a new figure.
 
     >>> import torch
     >>> image, relevance = torch.rand(3, 16, 16), torch.randn(3, 16, 16)
@@ -82,40 +96,52 @@ def montage(
     except NrmError as error:
         error.at("nrm.plot.montage")
         raise
-    heights = [
-        size * image.shape[0] / image.shape[1] + _note_height([sign, *(heat.notes for heat in row)], size)
-        for image, sign, row in zip(images, signs, heats, strict=True)
-    ]
-    room_for_bar, room_for_text = 0.8 if colorbar else 0.0, 0.3 * bool(columns) + 0.3 * bool(title)
-    figure: Figure
-    figure, grid = subplots(
-        "nrm.plot.montage",
-        len(rows),
-        count,
-        squeeze=False,
-        figsize=(count * size + room_for_bar, sum(heights) + room_for_text),
-        height_ratios=heights,
-        layout="constrained",
+    room_for_bar = 0.8 if colorbar else 0.0
+    room = figsize[0] if figsize is not None else None if ax is None else inches(ax)[0]
+    wide = size if room is None else max(room - 0.5 - room_for_bar, 0.5) / count
+    high = [wide * image.shape[0] / image.shape[1] for image in images]
+    points = fit_points(columns or (), wide, NAME_POINTS)
+    above = [wrap(text, wide, points) for text in columns or ()]
+    beside = [wrap(text, height, NAME_POINTS) for text, height in zip(names or (), high, strict=False)]
+    words = max(map(len, above), default=0) + (len(wrap(title, wide * count, 12)) + 1 if title else 0)
+    notes = [_note_height([sign, *(heat.notes for heat in row)], wide) for sign, row in zip(signs, heats, strict=True)]
+    page = (
+        count * size + room_for_bar + LINE * max(map(len, beside), default=0),
+        sum(high) + sum(notes) + LINE * words + 0.1 * len(rows),
     )
+    figure: Figure
+    figure, grid = place_grid("nrm.plot.montage", (len(rows), count), ax, page, figsize, dpi, high)
     for axes, image, sign, row in zip(grid, images, signs, heats, strict=True):
         axes[0].imshow(image, cmap="gray", vmin=0.0, vmax=1.0, interpolation="antialiased")
         frame(axes[0], sign)
-        for ax, heat in zip(axes[1:], row, strict=True):
-            drawn = draw_heat(ax, heat, look)
-    for ax, text in zip(grid[:, 0], names or (), strict=False):
-        ax.set_ylabel(text, parse_math=False, color=INK)
-    for ax, text in zip(grid[0], columns or (), strict=False):
-        ax.set_title(text, parse_math=False, fontsize="medium", color=INK)
+        for panel, heat in zip(axes[1:], row, strict=True):
+            drawn = draw_heat(panel, heat, look)
+    for panel, lines in zip(grid[:, 0], beside, strict=False):
+        panel.set_ylabel("\n".join(lines), parse_math=False, fontsize=NAME_POINTS, color=INK)
+    for panel, lines in zip(grid[0], above, strict=False):
+        panel.set_title("\n".join(lines), parse_math=False, fontsize=points, color=INK)
     if title:
-        figure.suptitle(title, parse_math=False, color=INK)
+        draw_title(figure, ax, title, wide * count, max(map(len, above), default=0))
     if colorbar:
         every = [heat for row in heats for heat in row]
-        shrink = min(1.0, BAR_LENGTH / sum(heights))
-        bar = figure.colorbar(drawn, ax=grid, shrink=shrink, aspect=22, pad=0.02, extend=find_beyond(every))
+        shrink = min(1.0, BAR_LENGTH / (sum(high) + sum(notes)))
+        bar = figure.colorbar(
+            drawn, ax=grid, shrink=shrink, aspect=22, pad=0.02, extend=find_beyond(every), extendfrac=POINTED
+        )
         alone = scale is None or isinstance(scale, str)
         ticks = {0.0: "0"} if alone else mark_limit(every[-1].limit)
-        dress_bar(bar, ticks, labels, "each map on its own scale" if alone else "share of the output")
+        meaning = "each map on its own scale" if alone else "share of the output"
+        dress_bar(bar, ticks, labels, f"{meaning}{note_clipped(every)}")
     return figure
+
+
+def draw_title(figure: Figure, ax: Axes | None, title: str, width: float, names: int) -> None:
+    """The title above the grid and so many lines of names: of the whole figure, or of the user's axes."""
+    lines = "\n".join(wrap(title, width, 12))
+    if ax is None:
+        figure.suptitle(lines, parse_math=False, color=INK, fontsize=12)
+    else:
+        ax.set_title(lines, parse_math=False, color=INK, fontsize=12, pad=72 * LINE * names + 10)
 
 
 def _note_height(notes: list[list[str]], width: float) -> float:

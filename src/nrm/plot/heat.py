@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from nrm.extras import extra
 from nrm.numbers import percent, short, with_minus
 from nrm.plot.colors import diverging
 from nrm.plot.pictures import Array, Picture, Scalar, check_fit, read_image, read_relevance, read_scalar, to_grey
-from nrm.plot.saving import new_axes
+from nrm.plot.saving import Size, place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 ENDS = ("against", "for")
 FRAME = "#c8c8c8"
 INK = "#333333"
-NOTE_POINTS = 8.0
+NOTE_POINTS, TITLE_POINTS = 8.0, 11.0
+LETTER = 0.55  # the width of a letter, in its size
+POINTED = 0.03  # the length of a pointed end of a colour bar, beside that of the bar
 NOTED_REST = 0.0005  # a share below 0.05 % would read 0.0 %
+SCALE = "99.5%"
+"""The relevance that has the full colour by default: a few extreme pixels do not pale all others."""
 
 
 def heatmap(
@@ -34,9 +38,11 @@ def heatmap(
     image: Picture | None = None,
     *,
     ax: Axes | None = None,
+    figsize: Size | None = None,
+    dpi: float | None = None,
     cmap: str | Colormap | None = None,
     alpha: float = 0.7,
-    scale: float | str | None = None,
+    scale: float | str | None = SCALE,
     smooth: bool = True,
     colorbar: bool = True,
     title: str | None = None,
@@ -53,11 +59,14 @@ def heatmap(
             ``(H, W, 3)`` or a batch of one, in any range (standardized, [0, 1], uint8); a PIL image too.
         ax: where to draw; a new figure if None. The colour bar stands beside it, so make a grid of your own with
             ``plt.subplots(..., layout="constrained")``.
+        figsize: width and height of a new figure, in inches.
+        dpi: dots per inch of a new figure.
         cmap: a matplotlib colour map or its name; :func:`nrm.plot.diverging` if None.
         alpha: opacity of the colours over the image, 0 to 1.
-        scale: the relevance that has the full colour: None for ``max |r|``, a number (the same for several
-            pictures that are compared), or a percentile of the non-zero ``|r|`` such as ``"99%"`` for maps with a few
-            extreme pixels; what is beyond it is clipped, and the colour bar shows that by its pointed ends.
+        scale: the relevance that has the full colour: a percentile of the non-zero ``|r|``, so that a few extreme
+            pixels do not pale all others; a number (the same for several pictures that are compared), or None for
+            ``max |r|``. What is beyond it is clipped: the colour bar says so, and has pointed ends. Of fewer than 200
+            values, 99.5 % is the largest.
         smooth: interpolate a map that is coarser than the image; False shows its cells.
         colorbar: add a colour bar; it is ``ax.images[-1].colorbar``.
         title: text above the picture.
@@ -81,13 +90,15 @@ def heatmap(
     try:
         look = read_look(cmap, alpha, scale, smooth)
         heat = read_heat(relevance, image, look, value, rest)
-        ax = _new_axes(heat.size, colorbar) if ax is None else check_axes(ax, "nrm.plot.heatmap")
+        ax = place("nrm.plot.heatmap", ax, _page(heat.size, colorbar), figsize, dpi)
     except NrmError as error:
         error.at("nrm.plot.heatmap")
         raise
     drawn = draw_heat(ax, heat, look)
     if title:
-        ax.set_title(title, parse_math=False, color=INK)
+        ax.set_title(
+            "\n".join(wrap(title, inches(ax)[0], TITLE_POINTS)), parse_math=False, color=INK, size=TITLE_POINTS
+        )
     if colorbar:
         add_bar(ax, drawn, heat, labels)
     return ax
@@ -103,7 +114,10 @@ class Look(NamedTuple):
 
 
 class Heat(NamedTuple):
-    """What is drawn: ``limit`` is the relevance that has the full colour, ``size`` the picture's height and width."""
+    """What is drawn: ``limit`` is the relevance that has the full colour, ``size`` the picture's height and width.
+
+    ``percentile`` is that of the limit, if it is one.
+    """
 
     values: Array
     grey: Array | None
@@ -111,6 +125,12 @@ class Heat(NamedTuple):
     limit: float
     negative: bool
     notes: list[str]
+    percentile: str | None = None
+
+    @property
+    def meaning(self) -> str:
+        """What the numbers of a colour bar are."""
+        return "share of a negative output" if self.negative else "share of the output"
 
 
 def read_look(cmap: str | Colormap | None, alpha: float, scale: float | str | None, smooth: bool) -> Look:
@@ -141,7 +161,8 @@ def read_heat(
     height, width = (values if grey is None else grey).shape
     sign = note_sign(value)
     notes = [*sign, *note_rest(rest), *([] if values.any() else ["no relevance here: all zero"])]
-    return Heat(values, grey, (height, width), find_limit(values, look.scale), bool(sign), notes)
+    percentile = look.scale if isinstance(look.scale, str) else None
+    return Heat(values, grey, (height, width), find_limit(values, look.scale), bool(sign), notes, percentile)
 
 
 def note_sign(value: Scalar | None) -> list[str]:
@@ -173,7 +194,7 @@ def find_limit(values: Array, scale: float | str | None) -> float:
     >>> find_limit(np.array([[-4.0, 1.0]]), None), find_limit(np.array([[-4.0, 1.0]]), 2)
     (4.0, 2.0)
     >>> find_limit(np.arange(101.0)[None], "50%")
-    50.5
+    51.0
     """
     sizes = np.abs(values)
     if scale is None:
@@ -186,7 +207,7 @@ def find_limit(values: Array, scale: float | str | None) -> float:
                 "scale is not a percentile", got=repr(scale), expected='a number, or a percentile such as "99%"'
             )
         sizes = sizes[sizes > 0]
-        return float(np.percentile(sizes, wanted)) if sizes.size else 1.0
+        return float(np.percentile(sizes, wanted, method="higher")) if sizes.size else 1.0
     limit = read_scalar(scale, "scale")
     if limit <= 0:
         raise QuestionError("scale is not positive", got=repr(scale), expected="the relevance that has the full colour")
@@ -220,18 +241,42 @@ def frame(ax: Axes, notes: list[str]) -> None:
     for spine in ax.spines.values():
         spine.set(color=FRAME, linewidth=0.6)
     if notes:
-        width = ax.bbox.width / ax.figure.dpi
-        ax.set_xlabel("\n".join(wrap_notes(notes, width)), parse_math=False, color=INK, fontsize=NOTE_POINTS)
+        lines = wrap_notes(notes, inches(ax)[0])
+        ax.set_xlabel("\n".join(lines), parse_math=False, color=INK, fontsize=NOTE_POINTS)
+
+
+def inches(ax: Axes) -> tuple[float, float]:
+    """The width and the height of axes on the page."""
+    return ax.bbox.width / ax.figure.dpi, ax.bbox.height / ax.figure.dpi
+
+
+def wrap(text: str, width: float, points: float) -> list[str]:
+    """Lines that fit ``width`` inches in letters of so many points; what the text has as lines stays so.
+
+    >>> wrap("epsilon-plus-flat with biases", 1.0, 10)
+    ['epsilon-plus-', 'flat with', 'biases']
+    """
+    letters = max(6, int(72 * width / (LETTER * points)))
+    return [piece for line in text.split("\n") for piece in textwrap.wrap(line, letters) or [""]]
+
+
+def fit_points(texts: Sequence[str], width: float, points: float) -> float:
+    """The size of letters, at most ``points``, in which every word of some texts fits ``width`` inches; at least 6.
+
+    >>> fit_points(["a few words"], 1.0, 9), fit_points(["features.28.channel(7)"], 1.0, 9)
+    (9, 6.0)
+    """
+    longest = max((len(word) for text in texts for word in re.split(r"[\s-]", text)), default=1)
+    return points if LETTER * points * longest <= 72 * width else max(6.0, 72 * width / (LETTER * longest))
 
 
 def wrap_notes(notes: list[str], width: float) -> list[str]:
-    """Lines that fit ``width`` inches.
+    """Notes below a picture that is ``width`` inches wide, none of their lines too short to be read.
 
     >>> wrap_notes(["-50.0 % of the mass not shown: against the output"], 1.9)
-    ['-50.0 % of the mass not', 'shown: against the output']
+    ['-50.0 % of the mass not shown:', 'against the output']
     """
-    letters = max(16, int(72 * width / (0.6 * NOTE_POINTS)))
-    return [line for note in notes for line in textwrap.wrap(note, letters)]
+    return [line for note in notes for line in wrap(note, max(width, 1.1), NOTE_POINTS)]
 
 
 def find_beyond(heats: Iterable[Heat]) -> str:
@@ -247,9 +292,11 @@ def dress_bar(bar: Colorbar, ticks: dict[float, str], labels: tuple[str, str], t
     bar.set_ticks(list(ticks), labels=list(ticks.values()))
     bar.ax.tick_params(length=0, labelsize="small", labelcolor=INK)
     bar.outline.set(edgecolor=FRAME, linewidth=0.6)
-    bar.set_label(text, size="small", color=INK)
-    bar.ax.set_title(high, parse_math=False, fontsize="small", color=INK, pad=8, loc="left")
-    bar.ax.set_xlabel(low, parse_math=False, fontsize="small", color=INK, labelpad=8, loc="left")
+    bar.set_label("\n".join(wrap(text, inches(bar.ax)[1], NOTE_POINTS)), size=NOTE_POINTS, color=INK)
+    pointed = 72 * POINTED * inches(bar.ax)[1]  # what the ends of a clipped bar take
+    above, below = (8 + pointed * (bar.extend in ("both", end)) for end in ("max", "min"))
+    bar.ax.set_title(high, parse_math=False, fontsize="small", color=INK, pad=above, loc="left")
+    bar.ax.set_xlabel(low, parse_math=False, fontsize="small", color=INK, labelpad=below, loc="left")
 
 
 def mark_limit(limit: float) -> dict[float, str]:
@@ -257,31 +304,25 @@ def mark_limit(limit: float) -> dict[float, str]:
     return {-limit: short(-limit), 0.0: "0", limit: short(limit, plus=True)}
 
 
-def _new_axes(size: tuple[int, int], colorbar: bool) -> Axes:
+def _page(size: tuple[int, int], colorbar: bool) -> Size:
+    """The size of a new figure for a picture of so many pixels, in inches."""
     height, width = size
     long_side, short_side = 4.0, 1.5
     wide, high = long_side * min(1.0, width / height), long_side * min(1.0, height / width)
     room_for_bar, room_for_text = 1.2 if colorbar else 0.0, 0.7
-    figsize = (max(wide, short_side) + room_for_bar, max(high, short_side) + room_for_text)
-    axes: Axes = new_axes("nrm.plot.heatmap", figsize, layout="constrained")
-    return axes
-
-
-def check_axes(ax: object, needed_by: str) -> Axes:
-    """Refuse what is not one axes, such as a grid of them."""
-    with extra("viz", needed_by):
-        from matplotlib.axes import Axes
-    if not isinstance(ax, Axes):
-        raise QuestionError(
-            "ax is not one matplotlib axes", got=type(ax).__name__, expected="an Axes", hint="axes[0, 0] of a grid"
-        )
-    return ax
+    return max(wide, short_side) + room_for_bar, max(high, short_side) + room_for_text
 
 
 def add_bar(ax: Axes, drawn: AxesImage, heat: Heat, labels: tuple[str, str]) -> None:
     """A colour bar at the right of a picture."""
     # An inset follows the picture's own box, which a picture of fixed aspect makes smaller than its slot.
-    bar = ax.figure.colorbar(drawn, cax=ax.inset_axes((1.05, 0.0, 0.045, 1.0)), extend=find_beyond([heat]))
-    dress_bar(
-        bar, mark_limit(heat.limit), labels, "share of a negative output" if heat.negative else "share of the output"
+    bar = ax.figure.colorbar(
+        drawn, cax=ax.inset_axes((1.05, 0.0, 0.045, 1.0)), extend=find_beyond([heat]), extendfrac=POINTED
     )
+    dress_bar(bar, mark_limit(heat.limit), labels, f"{heat.meaning}{note_clipped([heat])}")
+
+
+def note_clipped(heats: Sequence[Heat]) -> str:
+    """What a colour bar says of relevance beyond its ends: at what percentile they are."""
+    percentile = next((heat.percentile for heat in heats if heat.percentile and find_beyond([heat]) != "neither"), None)
+    return "" if percentile is None else f"\nfull colour beyond {percentile.replace('%', ' %')} of values"

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from nrm.errors import NrmError, QuestionError
 from nrm.plot.colors import diverging
-from nrm.plot.heat import ENDS, INK, check_axes, dress_bar, find_limit, frame, mark_limit, note_rest, note_sign
+from nrm.plot.heat import ENDS, INK, POINTED, SCALE, dress_bar, find_limit, frame, mark_limit, note_rest, note_sign
 from nrm.plot.layout import lay_out
 from nrm.plot.pictures import Array, Picture, Scalar, read_line, read_numbers, refuse_nonfinite
-from nrm.plot.saving import new_axes
+from nrm.plot.saving import Size, place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,9 @@ def graph(
     labels: Sequence[str] | None = None,
     directed: bool | None = None,
     ax: Axes | None = None,
-    scale: float | str | None = None,
+    figsize: Size | None = None,
+    dpi: float | None = None,
+    scale: float | str | None = SCALE,
     colorbar: bool = True,
     title: str | None = None,
     value: Scalar | None = None,
@@ -52,6 +54,8 @@ def graph(
         labels: a short text for every node, such as the symbol of an atom.
         directed: draw arrows; by default where an edge has no counterpart in the other direction.
         ax: where to draw; a new figure if None.
+        figsize: width and height of a new figure, in inches.
+        dpi: dots per inch of a new figure.
         scale: the relevance that has the full colour and size, as for :func:`nrm.plot.heatmap`, of nodes and edges.
         colorbar: add a colour bar.
         title: text above the picture.
@@ -69,7 +73,7 @@ def graph(
     """
     try:
         drawing = _read(data, nodes, edges, pos, labels, directed, scale, value, rest)
-        ax = _new_axes(drawing.places, colorbar) if ax is None else check_axes(ax, "nrm.plot.graph")
+        ax = place("nrm.plot.graph", ax, _page(drawing.places, colorbar), figsize, dpi)
     except NrmError as error:
         error.at("nrm.plot.graph")
         raise
@@ -167,13 +171,12 @@ def join_lines(
     return lines, None if along is None else np.bincount(which.reshape(-1), along, len(lines)).astype(np.float64)
 
 
-def _new_axes(places: Array, colorbar: bool) -> Axes:
+def _page(places: Array, colorbar: bool) -> Size:
+    """The size of a new figure, in inches."""
     wide, high = np.ptp(places, axis=0)
     longest = max(wide, high, 1e-9)
     inches = min(max(0.55 * np.sqrt(len(places)) * 1.6, 3.0), 9.0)
-    size = (max(inches * wide / longest, 2.5) + (1.1 if colorbar else 0.0), max(inches * high / longest, 2.0) + 0.6)
-    axes: Axes = new_axes("nrm.plot.graph", size, layout="constrained")
-    return axes
+    return max(inches * wide / longest, 2.5) + (1.1 if colorbar else 0.0), max(inches * high / longest, 2.0) + 0.6
 
 
 def _draw_edges(ax: Axes, drawing: Drawing, circles: Sequence[Circle]) -> None:
@@ -246,7 +249,13 @@ def _add_bar(ax: Axes, drawing: Drawing) -> None:
     drawn = ScalarMappable(Normalize(-drawing.limit, drawing.limit), diverging())
     largest = max(float(np.abs(x).max(initial=0.0)) for x in (drawing.nodes, drawing.edges) if x is not None)
     bar = ax.figure.colorbar(
-        drawn, ax=ax, fraction=0.05, pad=0.03, aspect=18, extend="both" if largest > drawing.limit else "neither"
+        drawn,
+        ax=ax,
+        fraction=0.05,
+        pad=0.03,
+        aspect=18,
+        extend="both" if largest > drawing.limit else "neither",
+        extendfrac=POINTED,
     )
     text = "share of a negative output" if drawing.negative else "share of the output"
     dress_bar(bar, mark_limit(drawing.limit), ENDS, text)

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -15,9 +15,22 @@ from nrm.errors import NrmError, QuestionError
 from nrm.measure import InputPart
 from nrm.numbers import percent, short, with_minus
 from nrm.plot.colors import diverging
-from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, Look, draw_heat, find_limit, note_sign, read_heat, wrap_notes
+from nrm.plot.heat import (
+    ENDS,
+    FRAME,
+    INK,
+    NOTE_POINTS,
+    SCALE,
+    Look,
+    draw_heat,
+    find_limit,
+    inches,
+    note_sign,
+    read_heat,
+    wrap_notes,
+)
 from nrm.plot.pictures import Array, read_finite, read_image
-from nrm.plot.saving import new_sheet
+from nrm.plot.saving import Put, Size, check_axes, place_sheet
 from nrm.plot.words import Text, lay_bar, text
 
 if TYPE_CHECKING:
@@ -36,7 +49,7 @@ def parts(
     read: Mapping[str, Any] | None = None,
     *,
     relevance: Tensor | None = None,
-    scale: float | str | None = None,
+    scale: float | str | None = SCALE,
     segments: int = 24,
     seconds: float | None = None,
     alpha: float = 0.7,
@@ -44,6 +57,9 @@ def parts(
     labels: tuple[str, str] = ENDS,
     width: float = 6.4,
     points: float = 9.0,
+    ax: Axes | None = None,
+    figsize: Size | None = None,
+    dpi: float | None = None,
 ) -> Figure:
     """Draw all that a model reads side by side, ``R.parts``: image patches, sounds and tokens on one colour scale.
 
@@ -65,6 +81,9 @@ def parts(
         labels: the words at the ends of the colour bar.
         width: of the picture, in inches.
         points: the size of letters of texts.
+        ax: whose place the picture takes; a new figure if None.
+        figsize: width and height of a new figure, in inches; by default the height is what the parts need.
+        dpi: dots per inch of a new figure.
 
     >>> import nrm, torch
     >>> from torch import nn
@@ -87,10 +106,19 @@ def parts(
         limit = find_limit(np.concatenate([panel.values.ravel() for panel in panels]), scale)
         notes = [*note_sign(R.value), *([_note(rest)] if abs(rest) >= NAMED else [])]
         look = Look(diverging(), alpha, limit, False)
+        ax = None if ax is None else check_axes(ax, "nrm.plot.parts", figsize, dpi)
+        panels = [replace(panel, limit=limit) for panel in panels]
+        room = figsize if ax is None else inches(ax)
+        page = (
+            _lay_out(panels, notes, title, width, points) if room is None else _fit(panels, notes, title, room, points)
+        )
+        figure, put = place_sheet("nrm.plot.parts", ax, page.size, figsize, dpi)
     except NrmError as error:
         error.at("nrm.plot.parts")
         raise
-    return _draw([replace(panel, limit=limit) for panel in panels], look, notes, title, labels, width, points)
+    _draw(page, put, look, labels, points)
+    drawn: Figure = figure
+    return drawn
 
 
 def _note(rest: float) -> str:
@@ -265,11 +293,30 @@ def _shorten(tokens: Sequence[str], values: Array) -> tuple[list[str], Array]:
 # ---- drawing ---------------------------------------------------------------------------------------------------------
 
 
-def _draw(
-    panels: Sequence[PartPanel], look: Look, notes: list[str], title: str | None, labels: tuple[str, str],
-    width: float, points: float,
-) -> Figure:  # fmt: skip
-    """Images in a column at the left, everything else at their right; the colour bar and notes below."""
+class PartsPage(NamedTuple):
+    """Where things stand, in inches: the boxes of panels, the colour bar below them, the title above, notes below.
+
+    ``columns`` is how many letters a line of text has.
+    """
+
+    size: Size
+    panels: list[tuple[PartPanel, tuple[float, float, float, float]]]
+    bar: tuple[float, float, float, float]
+    columns: int
+    title: str
+    notes: list[str]
+
+
+def _lay_out(
+    panels: Sequence[PartPanel], notes: list[str], title: str | None, width: float, points: float,
+    page_width: float | None = None,
+) -> PartsPage:  # fmt: skip
+    """Images in a column at the left, everything else at their right; the colour bar and notes below.
+
+    All of it lies in the middle of a page that may be wider.
+    """
+    across = width if page_width is None else page_width
+    aside = (across - width) / 2
     images = [panel for panel in panels if panel.kind == "image"]
     others = [panel for panel in panels if panel.kind != "image"]
     inner = width - 2 * MARGIN
@@ -281,25 +328,40 @@ def _draw(
         top = MARGIN / 2 + 0.25 * bool(title)
         for panel in group:
             high = _height(panel, wide, columns, points)
-            placed.append((panel, (begin, top + TITLE, wide, high)))
+            placed.append((panel, (aside + begin, top + TITLE, wide, high)))
             top += TITLE + high + GAP + TICKS * (panel.kind == "sound")
         heights.append(top)
     below = max(heights) + 0.05
-    lines = wrap_notes(notes, inner)
-    figure: Figure
-    figure, put = new_sheet("nrm.plot.parts", (width, below + BAR + len(lines) * 1.5 * NOTE_POINTS / 72 + 0.05))
-    for panel, box in placed:
+    lines = wrap_notes(notes, across - 2 * MARGIN)
+    bar = min(2.6, 0.6 * (across - 2 * MARGIN))
+    high = below + BAR + len(lines) * 1.5 * NOTE_POINTS / 72 + 0.05
+    return PartsPage((across, high), placed, ((across - bar) / 2, below, bar, 0.1), columns, title or "", lines)
+
+
+def _fit(
+    panels: Sequence[PartPanel], notes: list[str], title: str | None, room: Size, points: float
+) -> PartsPage:  # fmt: skip
+    """As wide as it may be without being higher than the room there is; if nothing is, all of it shrinks."""
+    widths = np.linspace(room[0], 0.4 * room[0], 13).tolist()
+    pages = [_lay_out(panels, notes, title, width, points, room[0]) for width in widths]
+    page = next((page for page in pages if page.size[1] <= room[1]), min(pages, key=lambda page: page.size[1]))
+    return page._replace(size=(room[0], max(room[1], page.size[1])))
+
+
+def _draw(page: PartsPage, put: Put, look: Look, labels: tuple[str, str], points: float) -> None:
+    for panel, box in page.panels:
         ax = put(*box)
-        _fill(ax, panel, look, columns, points)
+        _fill(ax, panel, look, page.columns, points)
         ax.set_title(panel.title, parse_math=False, color=INK, loc="left", fontsize="medium")
-    if title:
-        figure.text(MARGIN / width, 1 - 0.02, title, va="top", color=INK, parse_math=False, weight="bold")
-    bar = min(2.6, 0.6 * inner)
-    lay_bar(figure, panels[0].limit, labels, cax=put((width - bar) / 2, below, bar, 0.1))
-    height = figure.get_size_inches()[1]
-    figure.text(0.5, 0.05 / height, "\n".join(lines), ha="center", va="bottom", color=INK, fontsize=NOTE_POINTS,
-                parse_math=False)  # fmt: skip
-    return figure
+    width, height = page.size
+    words = put(0, 0, width, height)
+    words.set(xlim=(0, width), ylim=(height, 0), zorder=-1)
+    words.set_axis_off()
+    words.text(MARGIN, 0.06, page.title, va="top", color=INK, parse_math=False, weight="bold")
+    words.text(width / 2, height - 0.05, "\n".join(page.notes), ha="center", va="bottom", color=INK,
+               fontsize=NOTE_POINTS, parse_math=False)  # fmt: skip
+    bar = put(*page.bar)
+    lay_bar(bar.figure, page.panels[0][0].limit, labels, cax=bar)
 
 
 def _height(panel: PartPanel, width: float, columns: int, points: float) -> float:

@@ -11,9 +11,9 @@ from nrm.errors import NrmError, QuestionError
 from nrm.extras import extra
 from nrm.numbers import short
 from nrm.plot.colors import ABOVE, BELOW, diverging
-from nrm.plot.heat import FRAME, INK, NOTE_POINTS, check_axes, find_limit, note_rest, note_sign, wrap_notes
+from nrm.plot.heat import FRAME, INK, NOTE_POINTS, SCALE, find_limit, inches, note_rest, note_sign, wrap_notes
 from nrm.plot.pictures import Array, Picture, Scalar, read_finite
-from nrm.plot.saving import new_axes
+from nrm.plot.saving import Size, place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,9 +28,11 @@ def series(
     values: Picture | None = None,
     *,
     ax: Axes | None = None,
+    figsize: Size | None = None,
+    dpi: float | None = None,
     channels: Sequence[str] | None = None,
     times: Any = None,
-    scale: float | str | None = None,
+    scale: float | str | None = SCALE,
     bars: bool = True,
     title: str | None = None,
     value: Scalar | None = None,
@@ -46,9 +48,11 @@ def series(
             ``(C, T)`` of a convolution around first: ``relevance.mT``.
         values: the sequence itself, in the shape of the relevance; without it, colours and bars only.
         ax: where to draw; a new figure if None.
+        figsize: width and height of a new figure, in inches.
+        dpi: dots per inch of a new figure.
         channels: the names of the channels, at the left of their rows.
         times: the time of every step, in ascending order; 0, 1, 2 ... if None.
-        scale: the relevance that has the full colour: None for ``max |r|``, a number, or a percentile: ``"99%"``.
+        scale: the relevance that has the full colour, as in :func:`nrm.plot.heatmap`.
         bars: draw the bars; False leaves the rows alone.
         title: text above the picture.
         value: the explained output (``R.value``): if it is negative, the picture says so.
@@ -70,7 +74,7 @@ def series(
     """
     try:
         strip = _read(relevance, values, channels, times, scale, value, rest)
-        ax = _new_axes(strip, bars) if ax is None else check_axes(ax, "nrm.plot.series")
+        ax = place("nrm.plot.series", ax, _page(strip, bars), figsize, dpi)
     except NrmError as error:
         error.at("nrm.plot.series")
         raise
@@ -209,13 +213,11 @@ def _dress(ax: Axes, strip: Strip, lows: list[float], below: float) -> None:
         spine.set_visible(False)
     if strip.is_counted:
         ax.locator_params(axis="x", integer=True)
-    words = wrap_notes(strip.notes, ax.bbox.width / ax.figure.dpi)
+    words = wrap_notes(strip.notes, inches(ax)[0])
     ax.set_xlabel("\n".join([*(["step"] if strip.is_counted else []), *words]), parse_math=False, color=INK,
                   fontsize=NOTE_POINTS)  # fmt: skip
 
 
-def _new_axes(strip: Strip, bars: bool) -> Axes:
-    count = strip.relevance.shape[1]
-    height = 0.7 + 0.75 * count + (0.7 if bars else 0.0)
-    axes: Axes = new_axes("nrm.plot.series", (7.0, height), layout="constrained")
-    return axes
+def _page(strip: Strip, bars: bool) -> Size:
+    """The size of a new figure, in inches."""
+    return 7.0, 0.7 + 0.75 * strip.relevance.shape[1] + (0.7 if bars else 0.0)

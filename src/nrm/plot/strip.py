@@ -9,21 +9,32 @@ from torch import Tensor
 from nrm.errors import NrmError, QuestionError
 from nrm.numbers import percent
 from nrm.plot.grid import montage
+from nrm.plot.heat import SCALE
 from nrm.plot.pictures import Picture
+from nrm.plot.saving import Size
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def strips(R: Any, image: Picture, *partitions: Any, k: int = 5, scale: float | str | None = "99.5%") -> Figure:
+def strips(
+    R: Any, image: Picture, *partitions: Any, k: int = 5, scale: float | str | None = SCALE, title: str | None = None,
+    size: float = 1.9, ax: Axes | None = None, figsize: Size | None = None, dpi: float | None = None,
+) -> Figure:  # fmt: skip
     """Draw where the strongest combinations of blocks look in an image, such as pairs of clusters of two layers.
 
     Args:
         R: the measure of one image.
         image: what was explained, as :func:`nrm.plot.heatmap` takes it.
         partitions: of one layer each, as for ``R.flows``: ``nrm.cluster(R, "features.4", 8)``, ``a.channels``.
-        k: how many combinations, strongest first.
+        k: how many combinations, strongest first; above each stand its share and its blocks.
         scale: as in :func:`nrm.plot.montage`; every heat map has a scale of its own.
+        title: text above the strip.
+        size: width of a panel in inches.
+        ax: whose place the strip takes; a new figure if None.
+        figsize: width and height of a new figure, in inches, instead of ``size``.
+        dpi: dots per inch of a new figure.
 
     >>> import torch, nrm
     >>> from torch import nn
@@ -36,6 +47,10 @@ def strips(R: Any, image: Picture, *partitions: Any, k: int = 5, scale: float | 
     >>> figure = strips(R, x[0], R["1"].channels, R["3"].channels, k=2)
     >>> [ax.get_title() for ax in figure.axes[:2]]
     ['image', 'all walks']
+    >>> print(figure.axes[2].get_title())
+    56.4 %
+    1.channel(2)
+    3.channel(0)
     """
     try:
         if not partitions:
@@ -44,11 +59,18 @@ def strips(R: Any, image: Picture, *partitions: Any, k: int = 5, scale: float | 
             raise QuestionError("strips show one image", got=f"a measure of {len(R)}", hint="nrm.measure(model, x[:1])")
         flows = R.flows(*partitions, k=k)[0]
         heats = [_summed(R(R.input))] + [_summed(R(R.input, *flow)) for flow in flows]
-        columns = ["image", "all walks", *(percent(flow.relevance, 1) for flow in flows)]
-        return montage([(image, *heats)], columns=columns, scale=scale)
+        columns = ["image", "all walks", *(_name(flow) for flow in flows)]
+        return montage(
+            [(image, *heats)], columns=columns, scale=scale, title=title, size=size, ax=ax, figsize=figsize, dpi=dpi
+        )
     except NrmError as error:
         error.at("nrm.plot.strips")
         raise
+
+
+def _name(flow: Any) -> str:
+    """The share of a combination, and each of its blocks in a line of its own."""
+    return "\n".join([percent(flow.relevance, 1), *map(str, flow.labels or flow)])
 
 
 def _summed(relevance: Tensor) -> Tensor:

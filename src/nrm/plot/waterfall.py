@@ -10,9 +10,9 @@ import numpy as np
 from nrm.errors import NrmError, QuestionError
 from nrm.numbers import with_minus
 from nrm.plot.colors import ABOVE, BELOW
-from nrm.plot.heat import FRAME, INK, NOTE_POINTS, check_axes
+from nrm.plot.heat import FRAME, INK, NOTE_POINTS
 from nrm.plot.pictures import Array, Picture, Scalar, read_finite, read_line, read_scalar
-from nrm.plot.saving import new_axes
+from nrm.plot.saving import Size, place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +29,8 @@ def waterfall(
     values: Picture | None = None,
     most: int = 10,
     ax: Axes | None = None,
+    figsize: Size | None = None,
+    dpi: float | None = None,
     title: str | None = None,
     ends: tuple[str, str] = ("reference", "here"),
 ) -> Axes:
@@ -44,6 +46,8 @@ def waterfall(
         values: the features themselves, written behind their names.
         most: so many bars, the smaller amounts being one bar together.
         ax: where to draw; a new figure if None.
+        figsize: width and height of a new figure, in inches.
+        dpi: dots per inch of a new figure.
         title: text above the picture.
         ends: the words for both outputs.
 
@@ -58,10 +62,7 @@ def waterfall(
     """
     try:
         bars = _read(amounts, names, start, values, most)
-        if ax is None:
-            size = (7.0, 1.1 + 0.34 * len(bars.amounts))
-            ax = new_axes("nrm.plot.waterfall", size, layout="constrained")
-        check_axes(ax, "nrm.plot.waterfall")
+        ax = place("nrm.plot.waterfall", ax, (7.0, 1.1 + 0.34 * len(bars.amounts)), figsize, dpi)
     except NrmError as error:
         error.at("nrm.plot.waterfall")
         raise

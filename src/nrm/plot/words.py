@@ -16,12 +16,15 @@ from nrm.extras import extra
 from nrm.files import write_text
 from nrm.numbers import percent, short, with_minus
 from nrm.plot.colors import ABOVE, BELOW, color_at, diverging
-from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, check_axes, find_limit, note_rest, note_sign
+from nrm.plot.heat import ENDS, FRAME, INK, NOTE_POINTS, SCALE, find_limit, inches, note_rest, note_sign
 from nrm.plot.pictures import Array, Picture, Scalar, read_line
-from nrm.plot.saving import draw_and_save, new_axes
+from nrm.plot.saving import Size, draw_and_save, place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+LETTER = 0.64
+"""The width of a letter, in its size."""
 
 SPACE, LINE = "\N{OPEN BOX}", "\N{RETURN SYMBOL}"
 """Stand for tokens that are nothing but a space or a line break."""
@@ -39,7 +42,7 @@ def text(
     relevance: Picture,
     tokens: Sequence[str],
     *,
-    scale: float | str | None = None,
+    scale: float | str | None = SCALE,
     title: str | None = None,
     labels: tuple[str, str] = ENDS,
     value: Scalar | None = None,
@@ -52,8 +55,7 @@ def text(
         tokens: the tokens as the tokenizer writes them (``tokenizer.convert_ids_to_tokens``). The marks of word
             beginnings (``Ġ``, ``▁``), of continued words (``##``) and of line breaks become what they mean; words
             without marks are put side by side.
-        scale: the relevance that has the full colour: None for ``max |r|``, a number, or a percentile such as
-            ``"99%"``.
+        scale: the relevance that has the full colour, as in :func:`nrm.plot.heatmap`.
         title: text above the picture.
         labels: the words at the lower and upper end of the legend.
         value: the explained output (``R.value``); if it is negative, the picture says so.
@@ -162,18 +164,26 @@ class Text:
         clipped = " (more is clipped)" if beyond else ""
         return f"{low} {short(-self.limit)}{bar}{short(self.limit, plus=True)} {high}{clipped}"
 
-    def draw(self, ax: Axes | None = None, *, columns: int = 72, points: float = 11.0) -> Axes:
+    def draw(
+        self, ax: Axes | None = None, *, figsize: Size | None = None, dpi: float | None = None,
+        columns: int | None = None, points: float = 11.0,
+    ) -> Axes:  # fmt: skip
         """The text as a matplotlib picture: lines of at most so many letters in a fixed-width font, and a colour bar.
+
+        Without ``columns`` a line has as many letters as fit into ``ax`` or ``figsize``, and 72 in a figure of its own.
 
         >>> ax = text([0.7, -0.2], ["▁The", "▁cat"]).draw()
         >>> [t.get_text() for t in ax.texts]
         ['The', 'cat']
         """
+        if columns is None:
+            room = figsize[0] if figsize is not None else inches(ax)[0] if ax is not None else None
+            columns = 72 if room is None else max(1, int((room - 0.4) / (LETTER * points / 72)))
         if columns < 1:
             raise QuestionError("columns are not positive", got=repr(columns), where="nrm.plot.text")
         rows = _lines(self.pieces, columns)
         width, height = _extent(rows)
-        ax = _new_axes(width, height, points) if ax is None else check_axes(ax, "nrm.plot.text")
+        ax = place("nrm.plot.text", ax, _page(width, height, points), figsize, dpi)
         self._draw_words(ax, rows, points)
         ax.set(xlim=(-0.5, width + 0.5), ylim=(height - 0.4, -0.6))
         if self.title:
@@ -266,8 +276,7 @@ def _extent(rows: Sequence[tuple[int, int, ReadToken]]) -> tuple[int, int]:
     return wide, 1 + max((y for y, _, _ in rows), default=0)
 
 
-def _new_axes(width: int, height: int, points: float) -> Axes:
-    letter, line = 0.64 * points / 72, 1.9 * points / 72
-    size = (max(width * letter, 3.0) + 0.4, height * line + 1.1)
-    axes: Axes = new_axes("nrm.plot.text", size, layout="constrained")
-    return axes
+def _page(width: int, height: int, points: float) -> Size:
+    """The size of a figure for so many letters and lines, in inches."""
+    letter, line = LETTER * points / 72, 1.9 * points / 72
+    return max(width * letter, 3.0) + 0.4, height * line + 1.1
