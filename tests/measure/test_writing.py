@@ -23,8 +23,7 @@ TEMPLATE = (
 )
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
+def make_tokenizer() -> Any:
     """A tokenizer of transformers: words, a mark put before every text, padding on the left, a chat template."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
@@ -39,6 +38,11 @@ def tokenizer() -> Any:
     )  # fmt: skip
     found.chat_template = TEMPLATE
     return found
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return make_tokenizer()
 
 
 @pytest.mark.parametrize("kind", ["Llama", "GPT2"])

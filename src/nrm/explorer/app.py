@@ -41,7 +41,14 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
         return Response(read_asset(name), media_type=TYPES[name.rpartition(".")[2]])
 
     async def items(request: Request) -> Response:
-        return JSONResponse({"items": session.items.listed(), "classes": session.classes, "kind": session.items.kind})
+        return JSONResponse(
+            {
+                "items": session.items.listed(),
+                "classes": session.classes,
+                "kind": session.items.kind,
+                "writing": session.writing.facts,
+            }
+        )
 
     async def upload(request: Request) -> Response:
         content = await _body(request, MOST_UPLOAD)
@@ -73,6 +80,9 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
         ask = asked[request.path_params["what"]]
         return JSONResponse({"job": ask(await _question(request)).id})
 
+    async def generated(request: Request) -> Response:
+        return JSONResponse({"job": session.writing.write(await _question(request)).id})
+
     async def name(request: Request) -> Response:
         return JSONResponse(await run_in_threadpool(session.circuits.name, await _question(request)))
 
@@ -99,6 +109,7 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
     asks = {
         "items": upload, "texts": write, "views": view, "selections": selection, "removals": removal,
         "formulas": formula, "circuits/{what}": circuit, "names": name, "jobs/{id}/cancel": cancel,
+        "generated": generated,
     }  # fmt: skip
     routes = [
         Route("/", page), Route("/static/{name:path}", asset),

@@ -60,6 +60,11 @@ class Items:
         for name, get in _read(data):
             self._add(name, get)
 
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that reads texts; None if something else does."""
+        return self._transform if is_tokenizer(self._transform) else None
+
     def _add(self, name: str, get: Callable[[], Any]) -> PageItem:
         item = PageItem(str(next(self._numbers)), name[:200] or "input", lambda: self._load(get()))
         self._items[item.id] = item

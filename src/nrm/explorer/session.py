@@ -22,6 +22,7 @@ from nrm.explorer.reading import (
     refuse_old,
 )
 from nrm.explorer.worker import PageJob, Worker
+from nrm.explorer.writing import SessionWriting
 from nrm.measure import Measure, measure
 from nrm.plot import read_choice
 from nrm.questions import query
@@ -54,6 +55,7 @@ class Session:
         self._latest: View | None = None
         self._pace = 0.0
         self.circuits = SessionCircuits(self.worker, self._view)
+        self.writing = SessionWriting(self.worker, model, items, self._options)
         self._deep: bool | None = None  # whether outputs have several axes
 
     @property

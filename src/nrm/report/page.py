@@ -33,6 +33,7 @@ MODULES = (
     "server",
     "circuit",
     "circuitpanel",
+    "textpanel",
     "app",
 )
 COLOURS = {"above": list(ABOVE), "below": list(BELOW)}

@@ -9,6 +9,7 @@ import { faceOf, photoOf } from "./faces.js";
 import { saveAll } from "./export.js";
 import { formulaBar } from "./formula.js";
 import { circuitPanel } from "./circuitpanel.js";
+import { textPanel } from "./textpanel.js";
 import { connect } from "./server.js";
 import { keepAddress } from "./address.js";
 
@@ -295,6 +296,7 @@ const page = {
   moved: write,
   clear() { state.chosen = new Set(); state.selection = null; if (state.view) draw(); else write(); },
   left(compute) { state.view.left = compute; draw(); },
+  writes: (facts) => textPanel(at("written"), () => state.server, facts),
 };
 
 // ---- beginning

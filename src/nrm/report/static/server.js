@@ -164,6 +164,7 @@ export function connect(words, page) {
       [now.items, now.classes] = [facts.items, facts.classes];
       read(words);
       controls(facts);
+      page.writes(facts.writing);
       if (now.item !== null) load();
       else talk.say("There is no input yet: add one on the left.");
     } catch (error) { talk.say(error.message); }
@@ -194,6 +195,8 @@ export function connect(words, page) {
       await talk.follow(job, take);
     },
     name: (asked) => post("api/names", asked),
+    // The model writes; returns the number of the job.
+    write: (asked, take) => talk.beside(() => post("api/generated", { ...asked, item: now.item }), take),
     // What a formula would cost.
     async price(text, sets) {
       const { job } = await about("api/formulas", { text, sets, price: true });
