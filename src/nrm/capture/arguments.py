@@ -45,11 +45,23 @@ def _collect(value: Any, found: list[Tensor]) -> None:
         for one in value:
             _collect(one, found)
     elif isinstance(value, dict) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
-        for key in value.keys():  # noqa: SIM118
-            _collect(value[key], found)
+        for _, store in stores_of(value):
+            for key in store.keys():  # noqa: SIM118
+                _collect(store[key], found)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             _collect(getattr(value, field.name, None), found)
+
+
+def stores_of(record: Any) -> list[tuple[Any, Any]]:
+    """The parts of an object with entries by name: itself, or of a graph one for each kind of its nodes and edges.
+
+    Each with its kind, which is None for what belongs to all. To ask such a graph itself for an entry would make one.
+    """
+    if not (hasattr(record, "node_items") and hasattr(record, "edge_items") and hasattr(record, "stores")):
+        return [(None, record)]
+    kinds = {id(store): kind for kind, store in (*record.node_items(), *record.edge_items())}
+    return [(kinds.get(id(store)), store) for store in record.stores]
 
 
 def is_in_place(func: Callable[..., Any]) -> bool:

@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from nrm.capture import repeat, unseen
 from nrm.capture.anatomy import Anatomy
-from nrm.capture.arguments import tensors_in
+from nrm.capture.arguments import stores_of, tensors_in
 from nrm.capture.beside import Beside
 from nrm.capture.checks import check_finite, check_inputs, check_model, check_options, check_random, check_samples
-from nrm.capture.graphs import Graphs, find_graphs, is_record
+from nrm.capture.graphs import Graphs, find_graphs, is_record, parameters_of
 from nrm.capture.guard import plain_attention, plain_execution, untouched, watched_modules
 from nrm.capture.ops import Source
 from nrm.capture.recorder import Recorder
@@ -84,9 +84,9 @@ def _capture(
             recorder.notes += [] if begun is None else [begun]
             recorder.notes += [f"attention is computed by 'sdpa' while it is captured, not by {n!r}" for n in instead]
             starts = []
-            for (name, tensor), theirs in zip(_input_names(*mine), given, strict=True):
+            for (name, tensor), theirs in zip(_input_names(model, *mine), given, strict=True):
                 along = None if is_common(model, name, kwargs) else batch_dim
-                whose = _whose(tensor, owners.get(id(theirs)), batch, along, graphs)
+                whose = _whose(tensor, theirs, owners.get(id(theirs)), batch, along, graphs)
                 starts += [(index, theirs) for index in recorder.add_input(tensor, name, whose)]
             result = _recorded(recorder, anatomy, model, mine, output, any(t.is_floating_point() for t in given))
             if not change:
@@ -166,10 +166,12 @@ def _count_samples(
     return given[0].shape[batch_dim] if packed is None else int(packed.max()) + 1
 
 
-def _whose(tensor: Tensor, owner: Tensor | None, batch: int, batch_dim: int | None, graphs: Graphs | None) -> Whose:
+def _whose(
+    tensor: Tensor, given: Tensor, owner: Tensor | None, batch: int, batch_dim: int | None, graphs: Graphs | None
+) -> Whose:
     """Where the samples lie in an input: in its graphs, in a packed sequence, or along the axis of samples."""
     if graphs is not None:
-        return graphs.whose(tensor)
+        return graphs.whose(tensor, given)
     has_samples = batch_dim is not None and tensor.ndim > batch_dim and tensor.shape[batch_dim] == batch
     return Whose(batch_dim if has_samples and owner is None else None, owner)
 
@@ -212,8 +214,9 @@ def _own(value: Any, dtype: torch.dtype) -> Any:
         return {k: _own(v, dtype) for k, v in value.items()}
     if is_record(value):
         twin = copy.copy(value)
-        for key in twin.keys():  # noqa: SIM118
-            twin[key] = _own(twin[key], dtype)
+        for _, store in stores_of(twin):
+            for key in store.keys():  # noqa: SIM118
+                store[key] = _own(store[key], dtype)
         return twin
     if hasattr(value, "get_seq_length") and hasattr(value, "update"):
         return copy.deepcopy(value)  # keys and values of earlier tokens, which a forward pass adds to
@@ -225,11 +228,14 @@ def _own(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def _input_names(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def _input_names(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
     count, only = 0, len(tensors_in(args)) + len(kwargs) == 1
-    for value in args:
+    for position, value in enumerate(args):
         if is_record(value):
             yield from _entry_names(value)
+            continue
+        if isinstance(value, dict) and len(tensors_in(value)) > 1:
+            yield from _named_entries(f"input.{dict(enumerate(parameters_of(model))).get(position, position)}", value)
             continue
         for t in tensors_in(value):
             yield ("input" if only else f"input[{count}]"), t
@@ -238,9 +244,24 @@ def _input_names(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tupl
 
 
 def _entry_names(record: Any) -> Iterator[tuple[str, Tensor]]:
-    for key in record.keys():  # noqa: SIM118
-        for t in tensors_in(record[key]):
-            yield f"input.{key}", t
+    for kind, store in stores_of(record):
+        for key in store.keys():  # noqa: SIM118
+            yield from _named_entries(f"input.{key}" if kind is None else f"input.{_kind(kind)}.{key}", store[key])
+
+
+def _named_entries(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a value under its name; those of a dictionary by their keys."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _named_entries(f"{name}.{_kind(key)}", one)
+        return
+    for t in tensors_in(value):
+        yield name, t
+
+
+def _kind(key: Any) -> str:
+    """A kind of nodes, or of edges from one kind to another, as a part of a name."""
+    return "__".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def _choose(result: Any, output: Output) -> Tensor:
@@ -337,7 +358,7 @@ def _finish(found: _Recorded, anatomy: Anatomy, model: nn.Module, batch: int, dt
     tape = Tape(
         recorder.nodes, recorder.names, recorder.received, modules, inputs, output, batch, dtype,
         tuple(dict.fromkeys(recorder.notes)), recorder.steps, ends,
-        None if recorder.graphs is None else recorder.graphs.edges, doubts=tuple(recorder.constants.doubts),
+        recorder.graphs, doubts=tuple(recorder.constants.doubts),
     )  # fmt: skip
     check_finite(tape)
     check_samples(tape)

@@ -57,6 +57,9 @@ READS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool
 DECIDES = {"__bool__", "__index__"}
 """Those whose value does not come back as a number: it decides what is done."""
 
+AT_PLACES = {"index_add", "scatter_add", "scatter_reduce"}
+"""Sums at places, which are steps of the network also where there is nothing to add: nodes without any edges."""
+
 FROM_DATA = {"tensor", "as_tensor", "asarray"}
 """Calls that make tensors of what is not torch's."""
 

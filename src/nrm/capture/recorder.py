@@ -25,6 +25,7 @@ from nrm.capture.graphs import Graphs
 from nrm.capture.integers import Integers
 from nrm.capture.modules import Modules
 from nrm.capture.names import (
+    AT_PLACES,
     BLANK,
     CASTS,
     CONSTANT,
@@ -396,6 +397,7 @@ class Recorder(TorchFunctionMode):
             return self._run(func, name, args, kwargs, present)
         for target in targets:
             self.memory.protect(target)
+        given = remember.before_writing(self, args, targets, present)
         if targets:
             result = func(*alike(args, targets[0]), **alike(kwargs, targets[0]))  # the model's own memory is written
         elif name in CASTS or name in HANDS_OUT or name.startswith(("get:", "set:")):
@@ -407,7 +409,8 @@ class Recorder(TorchFunctionMode):
         if name in BLANK:
             result.zero_()
         if self.derived and any(id(t) in self.derived for t in present):
-            remember.derive(self, func, args, {k: v for k, v in kwargs.items() if k != "out"}, result, relevant=False)
+            kept = {k: v for k, v in kwargs.items() if k != "out"}
+            remember.derive(self, func, given, kept, args[0] if name == "setitem" else result, relevant=False)
         self.constants.produce(self, name, args, present, result)
         if from_user:
             self._integers.follow(func, name, args, kwargs, result)
@@ -476,7 +479,8 @@ class Recorder(TorchFunctionMode):
         if not outputs:
             return
         given = self.tracked_in((args, kwargs))
-        if given and all(t.numel() for t in outputs) and not any(t.numel() for t in given):
+        empty = given and all(t.numel() for t in outputs) and not any(t.numel() for t in given)
+        if empty and name not in AT_PLACES:  # a sum over no edges is a layer like that over some
             remember.derive(self, func, args, kwargs, result, relevant=False)  # nothing comes from empty tensors
             return
         builder = self._vocabulary.get(name)

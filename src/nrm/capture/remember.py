@@ -53,6 +53,19 @@ def derive(
             r.derived[id(tensor)] = (tensor, recall(r, _copying(func), args, kwargs, position))
 
 
+def before_writing(r: Recorder, args: tuple[Any, ...], targets: list[Tensor], present: list[Tensor]) -> tuple[Any, ...]:
+    """The arguments of a call that writes into a constant by what depends on the input, with that constant as it was.
+
+    The places of chosen nodes are noted so, before their edges are looked up.
+    """
+    if not r.derived or not targets or targets[0] is not args[0] or not any(id(t) in r.derived for t in present):
+        return args
+    first = targets[0].clone()
+    if id(targets[0]) in r.derived:
+        r.derived[id(first)] = (first, r.derived[id(targets[0])][1])
+    return (first, *args[1:])
+
+
 def _copying(func: Any) -> Any:
     """A call that leaves its arguments as they are, also if the function writes into them."""
     if not is_in_place(func):

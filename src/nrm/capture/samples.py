@@ -87,6 +87,8 @@ def complete(nodes: Sequence[Node]) -> None:
     for node in reversed(lost):
         code, readers = codes_of(node), [reader for reader in nodes[node.index :] if node.index in reader.inputs]
         for reader in readers:
+            if reader.has_samples and (rows := _by_rows(reader, node)) is not None:
+                code = torch.where(code == _NOBODY, rows, code)
             if not isinstance(reader.op, Combine) or not reader.has_samples:
                 continue
             for term, i in zip(reader.op.terms, reader.inputs, strict=True):
@@ -99,6 +101,15 @@ def complete(nodes: Sequence[Node]) -> None:
         elif all(isinstance(reader.op, Combine) for reader in readers):
             code = torch.where(code == _NOBODY, _FIRST, code)
         node.owner = code - _FIRST
+
+
+def _by_rows(reader: Node, node: Node) -> Tensor | None:
+    """The codes that a dense step's rows give to those of what it reads; None of other steps."""
+    maps = () if reader.op.is_local else reader.op.maps(len(reader.inputs)) or ()
+    for map, i in zip(maps, reader.inputs, strict=False):
+        if i == node.index and isinstance(map, Dense) and reader.shape[:-1] == node.shape[:-1]:
+            return codes_of(reader).amax(-1, keepdim=True).expand(node.shape)
+    return None
 
 
 def release(nodes: Sequence[Node], output: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from nrm.capture.op import Op
 from nrm.capture.ops import Source
 from nrm.capture.recall import Recall
 from nrm.errors import QuestionError
+
+if TYPE_CHECKING:
+    from nrm.capture.graphs import Graphs
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +87,7 @@ class Tape:
 
     ``steps`` has the hidden states of every recurrent layer, for every call of it.
     ``ends`` is each sample's last position that is not padding, where the input is a sequence of tokens.
-    ``edges`` are those of the graphs among the inputs, ``(2, edges)``.
+    ``graphs`` are those among the inputs.
     ``behind`` is the tape of the whole network, if this one has chosen layers only and reads it.
     ``runs`` are the tapes of the two runs, here and in the reference, if this is the tape of their difference.
     ``forward`` is the arithmetic of a forward pass. ``doubts`` are what should be known and could not be measured.
@@ -100,7 +104,7 @@ class Tape:
     notes: tuple[str, ...] = ()
     steps: dict[str, list[list[int]]] = field(default_factory=dict)
     ends: Tensor | None = None
-    edges: Tensor | None = None
+    graphs: Graphs | None = None
     behind: Tape | None = None
     forward: float = 0.0
     doubts: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ the graph's edges, in an order of their own: layers drop loops, add loops of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -88,6 +88,24 @@ def number_edges(step: EdgeStep, edges: Tensor) -> Tensor:
         expected=f"the {edges.shape[1]} edges of edge_index, and loops",
         hint="R(lower.position(u), upper.position(v)) is the relevance from node u to node v",
     )  # fmt: skip
+
+
+def number_among(step: EdgeStep, lists: Sequence[Tensor]) -> tuple[Tensor, int]:
+    """The number of every row in the list of edges that it is from, and how many edges that list has.
+
+    Of a graph with several kinds of edges it is the list with most of the rows, of which loops are none.
+    """
+    found: list[tuple[int, Tensor, int]] = []
+    for edges in lists:
+        try:
+            numbers = number_edges(step, edges)
+        except QuestionError:  # of another kind
+            if edges is lists[-1] and not found:
+                raise
+            continue
+        found.append((int((numbers >= 0).sum()), numbers, edges.shape[1]))
+    _, numbers, count = max(found, key=lambda one: one[0])
+    return numbers, count
 
 
 def _matched(sources: Tensor, targets: Tensor, edge_sources: Tensor, edge_targets: Tensor) -> Tensor:

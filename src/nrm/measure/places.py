@@ -13,7 +13,7 @@ from torch import Tensor
 from nrm.capture import AttentionStep, Linear, Node, Source, unknown_layer
 from nrm.errors import QuestionError
 from nrm.measure.attention import READS, find_read, only_attention
-from nrm.measure.edges import EdgeStep, find_edge_steps, number_edges
+from nrm.measure.edges import EdgeStep, find_edge_steps, number_among
 from nrm.measure.layers import Cut
 from nrm.measure.tokens import find_tokens, follow_tokens
 from nrm.questions import (
@@ -218,11 +218,11 @@ class Places:
         return Site(node.index), replace(self.frame(node, f"{name}.edges"), edges=numbers, edge_count=count)
 
     def _edge_numbers(self, step: EdgeStep) -> tuple[Tensor, int]:
-        edges = self._tape.edges
-        if edges is None:  # the model has its graph in itself: the edges are as it lists them
+        graphs = self._tape.graphs
+        if graphs is None:  # the model has its graph in itself: the edges are as it lists them
             count = len(step.targets)
             return torch.arange(count, device=step.targets.device), count
-        return number_edges(step, edges), edges.shape[1]
+        return number_among(step, list(graphs.edges.values()))
 
     # ---- drains ----------------------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ def default_picks(R: Measure, columns: int = COLUMNS) -> list[Pick]:
     Layers with rows and columns of positions are divided by clusters of them, sequences by positions, and everything
     else by channels.
     """
-    if R.inner.tape.edges is not None:
+    if R.inner.tape.graphs is not None:
         return _graph_picks(R, columns)
     first, *later = R.layers
     rows = [r for r in later if not r.bypassed and r.channel is not None and r.kind != "move"]
@@ -137,7 +137,7 @@ def ways(R: Measure, row: LayerRow) -> list[str]:
         found.append("heads")
     if "positions" in found and row.channel is not None:
         found.append("clusters")
-    if row.kind == "propagate" and R.inner.tape.edges is not None:
+    if row.kind == "propagate" and R.inner.tape.graphs is not None:
         found.append("edges")
     return [*found, "groups"] if row.channel is not None else found
 

@@ -45,7 +45,8 @@ class DrawnGraph(NamedTuple):
 
 def read_graph(R: Measure, count: int) -> DrawnGraph | None:
     """The graph among the inputs of a measure, if its nodes are the positions that are drawn."""
-    edges = R.inner.tape.edges
+    graphs = R.inner.tape.graphs
+    edges = None if graphs is None else graphs.plain
     if edges is None or count > MOST_NODES or (edges.numel() and int(edges.max()) >= count):
         return None
     pairs: npt.NDArray[np.int64] = edges.T.cpu().numpy().astype(np.int64)

@@ -202,7 +202,7 @@ def suggest(tape: Tape) -> Composite:
     """
     if tape.runs is not None:
         return Composite(EXACT)
-    if tape.edges is None and any(node.heads is not None for node in tape.nodes):
+    if tape.graphs is None and any(node.heads is not None for node in tape.nodes):
         return composite("transformer")
     if _is_graph(tape):
         return resolve(Gamma(0.25), tape) if _reads_positive(tape, "conv", "linear") else composite("lrp-0")
@@ -213,7 +213,7 @@ def suggest(tape: Tape) -> Composite:
 
 def _is_graph(tape: Tape) -> bool:
     """Whether edges are given, or messages are summed over neighbours."""
-    return tape.edges is not None or any(node.op.kind == "propagate" for node in tape.nodes)
+    return tape.graphs is not None or any(node.op.kind == "propagate" for node in tape.nodes)
 
 
 def _reads_positive(tape: Tape, *kinds: str) -> bool:

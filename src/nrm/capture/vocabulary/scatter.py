@@ -109,7 +109,7 @@ def _summed(
     along = Scatter(index.shape, input.shape, places.flatten())
     below = _cropped(c, source, index.shape)
     alone = not c.tracked(input) and not bool((input * kept).any())
-    if alone and _pools_nodes(c, dim, index, places, input):
+    if alone and _pools_nodes(c, dim, index, below, input.shape[0]):
         placed = Linear(along, "pool")
         if isinstance(scale, float) and scale == 1.0:
             return [(c.result, placed, [below])]
@@ -139,12 +139,16 @@ def added_at(c: Call, input: Tensor, places: Tensor, source: Tensor) -> Steps:
     return [(c.result, Combine((Term(), along), joins=True, kind="add"), [c.index(input), below])]
 
 
-def _pools_nodes(c: Call, dim: int, index: Tensor, places: Tensor, input: Tensor) -> bool:
-    """Whether a sum takes every node to its graph."""
-    graphs = c.recorder.graphs
-    if graphs is None or graphs.batch is None or dim != 0 or index.shape[0] != len(graphs.batch):
+def _pools_nodes(c: Call, dim: int, index: Tensor, below: int, rows: int) -> bool:
+    """Whether a sum takes every node to its graph, also the nodes that a pooling has chosen."""
+    graphs, node = c.recorder.graphs, c.recorder.nodes[below]
+    if graphs is None or dim != 0 or rows != graphs.count or not index.numel():
         return False
-    return bool((index == graphs.batch.view(-1, *(1,) * (index.ndim - 1))).all())
+    first = index.reshape(len(index), -1)
+    owners = [batch for batch in graphs.batch.values() if len(batch) == len(first)]
+    if node.owner is not None and node.shape[:1] == index.shape[:1]:
+        owners.append(node.owner.reshape(len(first), -1)[:, 0])
+    return bool((first == first[:, :1]).all()) and any(torch.equal(first[:, 0], owner) for owner in owners)
 
 
 def _chosen(c: Call, input: Tensor, dim: int, index: Tensor, source: Tensor, sign: int) -> Steps:
