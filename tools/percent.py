@@ -80,8 +80,11 @@ def _executed(source: str, names: dict[str, Any]) -> tuple[str, str]:
         exec(compile(tree, "<cell>", "exec"), names)
         if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
-            if hasattr(value, "_repr_html_"):
+            is_drawn = any(kind.__module__.startswith("matplotlib") for kind in type(value).__mro__)
+            if is_drawn or value is None:
+                pass  # figures are shown as pictures
+            elif hasattr(value, "_repr_html_"):
                 drawn = " ".join(value._repr_html_().split("\n"))  # a blank line would end it
-            elif value is not None and not type(value).__module__.startswith("matplotlib"):
+            else:
                 print(repr(value))
     return printed.getvalue().rstrip(), drawn

@@ -25,6 +25,7 @@ NEEDS = {
     "evaluate": [],
     "relmax": ["pyarrow", "duckdb"],
     "own_rule": [],
+    "pictures": [],
 }
 
 

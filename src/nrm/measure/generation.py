@@ -176,7 +176,8 @@ class _GrowingText:
             twin[:, [i for i, mark in enumerate(self.names(self.begin)[1]) if not mark]] = self._mean
             return {"inputs_embeds": words}, {"inputs_embeds": twin}
         twin = ids if self.against is None else torch.cat([self.against, ids[:, start:]], 1)
-        return {"input_ids": ids}, {"input_ids": twin}
+        name = _name_of_ids(self.model)
+        return {name: ids}, {name: twin}
 
     @cached_property
     def _mean(self) -> Tensor:
@@ -200,6 +201,13 @@ class _GrowingText:
     def compared(self) -> tuple[str, ...] | None:
         """The tokens of the reference."""
         return self.names(self.against)[0] if isinstance(self.against, Tensor) else None
+
+
+def _name_of_ids(model: nn.Module) -> str:
+    """What the model calls its tokens: ``input_ids``, or whatever its first argument is called."""
+    arguments = inspect.signature(model.forward).parameters
+    takes_any = any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values())
+    return "input_ids" if takes_any or "input_ids" in arguments else next(iter(arguments))
 
 
 @overload

@@ -209,7 +209,7 @@ def _new_page(read: FlowPicture, figsize: Size | None, dpi: float | None) -> Pag
     """A page of its own, in which everything has its size; or one of the size that is asked for."""
     boxes, room = _widths(read), _room(read, BODY)
     wide, high = sum(boxes) + SPAN * (len(boxes) - 1) + 2 * SIDE, room + HEAD + FOOT
-    ax = place("nrm.plot.flows", None, (wide, high), figsize, dpi, layout=None)
+    ax = place("nrm.plot.flows", None, (wide, high), figsize, dpi, fits=False)
     wide, high = (wide, high) if figsize is None else figsize
     ax.set_position((SIDE / wide, FOOT / high, 1 - 2 * SIDE / wide, 1 - (HEAD + FOOT) / high))
     return Page(ax, boxes, SPAN, BODY, room) if figsize is None else _page_of(ax, read)

@@ -316,8 +316,12 @@ def _page(size: tuple[int, int], colorbar: bool) -> Size:
 def add_bar(ax: Axes, drawn: AxesImage, heat: Heat, labels: tuple[str, str]) -> None:
     """A colour bar at the right of a picture."""
     # An inset follows the picture's own box, which a picture of fixed aspect makes smaller than its slot.
+    inch = 1 / max(inches(ax)[0], 1.0)
     bar = ax.figure.colorbar(
-        drawn, cax=ax.inset_axes((1.05, 0.0, 0.045, 1.0)), extend=find_beyond([heat]), extendfrac=POINTED
+        drawn,
+        cax=ax.inset_axes((1 + 0.16 * inch, 0.0, 0.16 * inch, 1.0)),
+        extend=find_beyond([heat]),
+        extendfrac=POINTED,
     )
     dress_bar(bar, mark_limit(heat.limit), labels, f"{heat.meaning}{note_clipped([heat])}")
 

@@ -15,18 +15,23 @@ if TYPE_CHECKING:
 
 Size = tuple[float, float]
 """Width and height in inches."""
+MARGIN = 0.08
+"""What is left free around panels, in inches."""
 Put = Callable[[float, float, float, float], Any]
 """Puts axes into a sheet: left, top, width, height in inches from its top."""
 
 
 def place(
     needed_by: str, ax: object, size: Size, figsize: Size | None, dpi: float | None, *,
-    layout: str | None = "constrained",
+    fits: bool = True,
 ) -> Any:  # fmt: skip
-    """The user's axes, or axes alone in a new figure, of ``size`` inches unless ``figsize`` says otherwise."""
+    """The user's axes, or axes alone in a new figure, of ``size`` inches unless ``figsize`` says otherwise.
+
+    It ``fits`` if axes become as small as the words around them ask for.
+    """
     if ax is not None:
         return check_axes(ax, needed_by, figsize, dpi)
-    return _new_figure(needed_by, size, figsize, dpi, layout).subplots(subplot_kw=_panels())
+    return _new_figure(needed_by, size, figsize, dpi, fits).subplots(subplot_kw=_panels())
 
 
 def place_grid(
@@ -35,7 +40,7 @@ def place_grid(
 ) -> tuple[Any, Any]:  # fmt: skip
     """A figure and a grid of axes, ``(rows, columns)``: a new figure, or in the place of the user's axes."""
     if ax is None:
-        figure = _new_figure(needed_by, size, figsize, dpi, "constrained")
+        figure = _new_figure(needed_by, size, figsize, dpi, True)
         return figure, figure.subplots(*shape, squeeze=False, height_ratios=heights, subplot_kw=_panels())
     mine: Any = check_axes(ax, needed_by, figsize, dpi)
     spec, figure = mine.get_subplotspec(), mine.figure
@@ -57,7 +62,7 @@ def place_sheet(
     Distances are inches of ``size``; where the figure, or the user's axes, are larger or smaller, they grow or shrink.
     """
     mine: Any = None if ax is None else check_axes(ax, needed_by, figsize, dpi)
-    figure = _new_figure(needed_by, size, figsize, dpi, None) if mine is None else mine.figure
+    figure = _new_figure(needed_by, size, figsize, dpi, False) if mine is None else mine.figure
     add = figure.add_axes if mine is None else mine.inset_axes
     if mine is not None:
         mine.set_axis_off()
@@ -85,15 +90,17 @@ def check_axes(ax: object, needed_by: str, figsize: Size | None = None, dpi: flo
     return ax
 
 
-def _new_figure(needed_by: str, size: Size, figsize: Size | None, dpi: float | None, layout: str | None) -> Any:
+def _new_figure(needed_by: str, size: Size, figsize: Size | None, dpi: float | None, fits: bool) -> Any:
     with extra("viz", needed_by):
         import matplotlib.pyplot as plt
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
     wanted = size if figsize is None else figsize
     if min(wanted) <= 0 or (dpi is not None and dpi <= 0):
         raise QuestionError(
             "not the size of a figure", got=f"figsize={figsize!r}, dpi={dpi!r}", expected="(width, height) in inches"
         )
     canvas = importlib.import_module("nrm.plot.canvas")
+    layout = ConstrainedLayoutEngine(w_pad=MARGIN, h_pad=MARGIN) if fits else None
     return plt.figure(FigureClass=canvas.Sheet, figsize=wanted, dpi=dpi, layout=layout, resolution=dpi)
 
 

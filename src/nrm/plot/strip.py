@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -70,7 +71,9 @@ def strips(
 
 def _name(flow: Any) -> str:
     """The share of a combination, and each of its blocks in a line of its own."""
-    return "\n".join([percent(flow.relevance, 1), *map(str, flow.labels or flow)])
+    return "\n".join(
+        [percent(flow.relevance, 1), *(label or str(block) for block, label in zip_longest(flow, flow.labels))]
+    )
 
 
 def _summed(relevance: Tensor) -> Tensor:
