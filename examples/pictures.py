@@ -56,6 +56,7 @@ nrm.plot.montage(rows, names=[names[int(classes[i])] for i in (1512, 1500)], col
 # `strips` asks for the strongest combinations of blocks, and draws the heat map of each, with its share.
 
 # %%
+print(R.flows(a.channels, b.channels, k=4))
 nrm.plot.strips(R, 1 - image, a.channels, b.channels, k=4, size=1.6)
 
 # %% [markdown]
@@ -171,7 +172,9 @@ nrm.plot.graph(bonds, atoms, atoms[bonds].prod(0), labels="CCCCCCNOO", title="an
 other = ids[:, :-1].clone()
 other[0, [3, 4]] = torch.tensor([ALPHABET.index("q"), ALPHABET.index("r")])
 D = nrm.measure(reader, ids[:, :-1], against=other, target=(9, ALPHABET.index("e")))
-nrm.plot.circuit(D.circuit(mass=0.9))
+circuit = D.circuit(mass=0.9)
+print(circuit.chains[0])
+nrm.plot.circuit(circuit)
 
 # %% [markdown]
 # ## Amounts that add up

@@ -98,7 +98,7 @@ def montage(
         raise
     room_for_bar = 0.8 if colorbar else 0.0
     room = figsize[0] if figsize is not None else None if ax is None else inches(ax)[0]
-    wide = size if room is None else max(room - 0.5 - 1.4 * room_for_bar, 0.5) / count
+    wide = size if room is None else max(room - 0.6 - 1.6 * room_for_bar, 0.5) / count
     high = [wide * image.shape[0] / image.shape[1] for image in images]
     points = fit_points(columns or (), wide, NAME_POINTS)
     above = [wrap(text, wide, points) for text in columns or ()]
