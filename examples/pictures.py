@@ -99,8 +99,7 @@ last.draw(points=13)
 
 # %%
 ax = nrm.plot.generated(text, title="generated letters by their sources")
-ax.set_xticks(range(10), words[:-1])
-ax.set_yticks(range(4), words[7:])
+_ = ax.set_xticks(range(10), words[:-1]), ax.set_yticks(range(4), words[7:])
 
 # %% [markdown]
 # ## All that a model reads
@@ -173,7 +172,7 @@ other = ids[:, :-1].clone()
 other[0, [3, 4]] = torch.tensor([ALPHABET.index("q"), ALPHABET.index("r")])
 D = nrm.measure(reader, ids[:, :-1], against=other, target=(9, ALPHABET.index("e")))
 circuit = D.circuit(mass=0.9)
-print(circuit.chains[0])
+print(circuit)
 nrm.plot.circuit(circuit)
 
 # %% [markdown]

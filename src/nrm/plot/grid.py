@@ -131,7 +131,7 @@ def montage(
         alone = scale is None or isinstance(scale, str)
         ticks = {0.0: "0"} if alone else mark_limit(every[-1].limit)
         meaning = "each map on its own scale" if alone else "share of the output"
-        dress_bar(bar, ticks, labels, f"{meaning}{note_clipped(every)}")
+        dress_bar(bar, ticks, labels, f"{meaning}{note_clipped(every)}", min(BAR_LENGTH, sum(high) + sum(notes)))
     return figure
 
 

@@ -286,14 +286,20 @@ def find_beyond(heats: Iterable[Heat]) -> str:
     return "both" if below and above else "min" if below else "max" if above else "neither"
 
 
-def dress_bar(bar: Colorbar, ticks: dict[float, str], labels: tuple[str, str], text: str) -> None:
-    """A quiet colour bar: a few numbers, a word at each end, what the numbers are."""
+def dress_bar(
+    bar: Colorbar, ticks: dict[float, str], labels: tuple[str, str], text: str, length: float | None = None
+) -> None:
+    """A quiet colour bar: a few numbers, a word at each end, what the numbers are.
+
+    ``length`` is how long it will be, in inches, where that is not yet so.
+    """
     low, high = labels
+    length = inches(bar.ax)[1] if length is None else length
     bar.set_ticks(list(ticks), labels=list(ticks.values()))
     bar.ax.tick_params(length=0, labelsize="small", labelcolor=INK)
     bar.outline.set(edgecolor=FRAME, linewidth=0.6)
-    bar.set_label("\n".join(wrap(text, inches(bar.ax)[1], NOTE_POINTS)), size=NOTE_POINTS, color=INK)
-    pointed = 72 * POINTED * inches(bar.ax)[1]  # what the ends of a clipped bar take
+    bar.set_label("\n".join(wrap(text, length, NOTE_POINTS)), size=NOTE_POINTS, color=INK)
+    pointed = 72 * POINTED * length  # what the ends of a clipped bar take
     above, below = (8 + pointed * (bar.extend in ("both", end)) for end in ("max", "min"))
     bar.ax.set_title(high, parse_math=False, fontsize="small", color=INK, pad=above, loc="left")
     bar.ax.set_xlabel(low, parse_math=False, fontsize="small", color=INK, labelpad=below, loc="left")
