@@ -95,6 +95,7 @@ ids = torch.tensor([[ALPHABET.index(letter) for letter in "abcde.abcde"]])
 text = nrm.generated(reader, None, ids[:, :7], answer=ids[:, 7:], progress=False)
 words = [ALPHABET[i] for i in ids[0].tolist()]
 last = nrm.plot.text(text.relevance[-1], words[:-1], title=f"what {words[-1]!r} comes from")
+print(last)
 last.draw(points=13)
 
 # %%
