@@ -14,6 +14,7 @@ from torch import Tensor
 from nrm.operators.convolution import Convolution, FlatConvolution
 from nrm.operators.dense import Dense
 from nrm.operators.maps import LinearMap
+from nrm.operators.products import product
 
 
 def transpose_by_channel(map: LinearMap, d: Tensor, rows: Sequence[int]) -> Tensor:
@@ -68,7 +69,7 @@ def _by_channel(conv: Convolution, field: Tensor, rows: Sequence[int], toward_in
         weight = weight.flip(*range(2, weight.ndim))
     else:
         windows = _windows(_padded(conv, ones, goal[len(goal) - space :]), conv, conv.stride)
-    found = torch.bmm(weight.flatten(2), windows.flatten(space + 1).flatten(1, space))
+    found = product(weight.flatten(2), windows.flatten(space + 1).flatten(1, space))
     found = found.view(len(rows), -1, ones.shape[0], *goal[len(goal) - space :]).movedim(2, 0)
     full = _in_groups(conv, found, rows, toward_input)
     return full.reshape(field.shape[0], -1, *full.shape[1:]).transpose(1, 2).reshape(field.shape[0], len(rows), *goal)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nrm.operators.maps import Composed, LinearMap, WeightChange, along
+from nrm.operators.products import product
 
 _convolution = torch.ops.aten.convolution.default
 _backward = torch.ops.aten.convolution_backward.default
@@ -67,7 +68,7 @@ class Convolution(LinearMap):
         if any(s != 1 for s in stride):
             x = x[(..., *(slice(None, None, s) for s in stride))]  # type: ignore[index]
         space, folded = x.shape[x.ndim - len(stride) :], self._fold(x)
-        y = torch.matmul(matrix, folded.flatten(2))
+        y = product(matrix, folded.flatten(2))
         return y.reshape(x.shape[0], *shape[: len(shape) - len(stride)], *space)
 
     def _spaced(self, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nrm.operators.late import loaded
 from nrm.operators.maps import LinearMap, WeightChange, along
+from nrm.operators.products import product
 
 PIECE = 2**18
 """So many weights of another precision are cast at a time."""
@@ -56,16 +57,16 @@ class Dense(LinearMap):
 
     def apply(self, x: Tensor) -> Tensor:
         if self.dtype is None:
-            return torch.nn.functional.linear(x, self.weight)
+            return product(x, self.weight.T)
         y = x.new_empty(*x.shape[:-1], self.weight.shape[0])
         for rows, piece in self._pieces():
-            y[..., rows] = torch.nn.functional.linear(x, piece)
+            y[..., rows] = product(x, piece.T)
         return y
 
     def transpose(self, y: Tensor) -> Tensor:
         if y.numel() * self.weight.shape[1] >= WORK and y.ndim > 2:
             return self._transpose_live(y)
-        return torch.matmul(y, self.weight) if self.dtype is None else self._transpose_cast(y)
+        return product(y, self.weight) if self.dtype is None else self._transpose_cast(y)
 
     def _transpose_live(self, y: Tensor) -> Tensor:
         """Only where y is not 0: nothing that a text predicts at a position comes from positions behind it."""
@@ -73,7 +74,7 @@ class Dense(LinearMap):
         few = 8 * int(torch.count_nonzero(flat[:, :GLANCE].any(1))) <= 7 * len(flat)
         live = flat.any(1).nonzero()[:, 0] if few else flat
         given = flat.index_select(0, live) if few else flat
-        found = torch.matmul(given, self.weight) if self.dtype is None else self._transpose_cast(given)
+        found = product(given, self.weight) if self.dtype is None else self._transpose_cast(given)
         if few:
             found = found.new_zeros(len(flat), found.shape[1]).index_copy_(0, live, found)
         return found.view(*y.shape[:-1], -1)
@@ -82,7 +83,7 @@ class Dense(LinearMap):
         flat = y.reshape(-1, self.weight.shape[0])
         x = y.new_zeros(flat.shape[0], self.weight.shape[1])
         for rows, piece in self._pieces():
-            x.addmm_(flat[:, rows], piece)
+            x += product(flat[:, rows], piece)
         return x.view(*y.shape[:-1], self.weight.shape[1])
 
     def _pieces(self) -> Iterator[tuple[slice, Tensor]]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nrm.errors import RuleError
+from nrm.operators.products import product
 
 WeightChange = Callable[[Tensor], Tensor]
 """A change of weights, entry by entry: the positive part, the square, ones."""
@@ -106,11 +107,11 @@ class Matmul(LinearMap):
 
     def apply(self, x: Tensor) -> Tensor:
         x = self._aligned(x, self.inside)
-        return torch.matmul(self.constant, x) if self.left else torch.matmul(x, self.constant)
+        return product(self.constant, x) if self.left else product(x, self.constant)
 
     def transpose(self, y: Tensor) -> Tensor:
         c = self.constant.mT
-        full = torch.matmul(c, y) if self.left else torch.matmul(y, c)
+        full = product(c, y) if self.left else product(y, c)
         return full.sum_to_size(self._aligned_shape(y.shape[0], self.inside)).reshape(y.shape[0], *self.inside)
 
     def reweight(self, change: WeightChange) -> Matmul:
@@ -188,7 +189,7 @@ class Grouped(LinearMap):
         result = x.new_zeros(x.shape[0], *shape)
         for matrix, begin, end in zip(matrices, (0, *self.ends), self.ends, strict=False):
             if end > begin:
-                result[:, begin:end] = torch.matmul(x[:, begin:end], matrix)
+                result[:, begin:end] = product(x[:, begin:end], matrix)
         return result
 
 
@@ -388,10 +389,10 @@ class _Window(LinearMap):
     matrix: Tensor
 
     def apply(self, x: Tensor) -> Tensor:
-        return (x.flatten(-self.space) @ self.matrix.to(x)).reshape(x.shape[0], *self.outside)
+        return product(x.flatten(-self.space), self.matrix.to(x)).reshape(x.shape[0], *self.outside)
 
     def transpose(self, y: Tensor) -> Tensor:
-        return (y.flatten(-self.space) @ self.matrix.to(y).T).reshape(y.shape[0], *self.inside)
+        return product(y.flatten(-self.space), self.matrix.to(y).T).reshape(y.shape[0], *self.inside)
 
     def reweight(self, change: WeightChange) -> LinearMap:
         changed = torch.where(self.matrix != 0, change(self.matrix), torch.zeros_like(self.matrix))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,10 @@ class Additive(Family):
     def rows(self, node: Node, scale: Tensor) -> Tensor | None:
         """A scale of its result as one of the rows of its weights; None if it has no such weights."""
         return None
+
+    def weights(self, node: Node) -> float:
+        """How many weights its own step has, if their rows can be scaled."""
+        return math.inf
 
     def drains(self, rules: Assignment, node: Node) -> Iterable[str]:
         if not self.has_columns(node.op):

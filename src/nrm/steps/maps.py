@@ -48,6 +48,9 @@ Scale = Tensor | float | None
 Way = tuple[Tensor, Tensor]
 """For some neurons, the neuron below each (-1: none) and the entry between them."""
 
+_threshold: Callable[[Tensor, Tensor, float], Tensor] = torch.ops.aten.threshold_backward.default
+"""``where(value > 0, x, 0)`` in one pass: torch's own gradient of a ReLU."""
+
 
 class Map(ABC):
     """One link of a relevance network."""
@@ -171,6 +174,32 @@ class Scaled(Map):
     def ways(self, neurons: Tensor) -> list[Way]:
         scale = self.form()
         return [] if scale is None else [(neurons, pick(scale, self.shape, neurons))]
+
+
+@dataclass(frozen=True, eq=False)
+class Gated(Scaled):
+    """Neuron to neuron where a value is above 0, and nowhere else, as a ReLU leads.
+
+    One pass over the tensor: a scale of ones and zeros would be three, which is as much as a small convolution.
+    """
+
+    value: Callable[[], Tensor]
+
+    @classmethod
+    def by(cls, shape: torch.Size, value: Callable[[], Tensor]) -> Gated:
+        """The gate that a value is."""
+
+        def form() -> Tensor:
+            v = value()
+            return (v > 0).to(v)
+
+        return cls(shape, form, value)
+
+    def apply(self, a: Tensor) -> Tensor:
+        return _threshold(a, self.value()[None], 0)
+
+    def transpose(self, rho: Tensor) -> Tensor:
+        return self.apply(rho)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nrm.capture import Node, Pointwise, Softmax
 from nrm.steps.family import Family, family
-from nrm.steps.maps import Scaled, Softmaxed
+from nrm.steps.maps import Gated, Scaled, Softmaxed
 
 if TYPE_CHECKING:
     from nrm.steps.assignment import Assignment
@@ -26,6 +26,9 @@ class Elementwise(Family):
         here, below = network.plain(i), network.plain(j)
         if network.is_one(i):
             self._hand_on(network, node)
+            return
+        if node.function == "relu" and not network.is_one(j):
+            network.link(here, below, Gated.by(node.shape, lambda: node.value))
             return
         network.link(here, below, Scaled(node.shape, lambda: _signed(network, secant(network, node))))
         if op.offset != 0:
@@ -71,8 +74,6 @@ def secant(network: Network, node: Node) -> Tensor:
     """``(phi(z) - phi(0)) / z``, or the difference itself where the unit of z is 1."""
     op, z, y = node.op, network.tape.nodes[node.inputs[0]].value, node.value
     assert isinstance(op, Pointwise)
-    if node.function == "relu" and not network.is_one(node.inputs[0]):
-        return (y > 0).to(y)
     rise = y - op.offset if op.offset != 0 else y
     if network.is_one(node.inputs[0]):
         return rise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -70,3 +71,8 @@ class LinearSteps(Additive):
     def rows(self, node: Node, scale: Tensor) -> Tensor | None:
         assert isinstance(node.op, Linear)
         return node.op.map.rows(scale)
+
+    def weights(self, node: Node) -> float:
+        assert isinstance(node.op, Linear)
+        weight = getattr(node.op.map, "weight", None)
+        return weight.numel() if isinstance(weight, Tensor) else math.inf

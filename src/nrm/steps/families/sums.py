@@ -186,14 +186,15 @@ def _chosen(rules: Assignment, node: Node, choice: Sum) -> list[float]:
 
 
 def _folded_rows(network: Network, node: Node, position: int) -> Tensor | None:
-    """A scale of both signs on a linear step of its own, as a scale of the rows of its weights.
+    """A scale on a linear step of its own, as a batch norm has, as a scale of the rows of its weights.
 
-    Otherwise it wants two densities: one for the weights, one for their opposites.
+    One of both signs would otherwise want two densities: one for the weights, one for their opposites. Any other one is
+    folded where the step has fewer weights than results, which would be scaled on the way up and on the way down.
     """
     term, below = _sum(node).terms[position], network.tape.nodes[node.inputs[position]]
-    if not network.rules.open[below.index] or term.move is not None:
-        return None
-    if not isinstance(term.scale, Tensor) or not term.flips:
+    if not network.rules.open[below.index] or term.move is not None or not isinstance(term.scale, Tensor):
         return None
     alone = network.tape.consumers[below.index] == [node.index] and node.inputs.count(below.index) == 1
-    return additive(below.op).rows(below, term.scale) if alone else None
+    if not alone or not (additive(below.op).weights(below) <= node.shape.numel() or term.flips):
+        return None
+    return additive(below.op).rows(below, term.scale)
