@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         ZPlus as ZPlus,
         composite as composite,
     )
-    from nrm.search import cluster, coarsen as coarsen
+    from nrm.search import cluster, coarsen as coarsen, merge as merge
 
     layer = Layer
     """A layer by name, before any measure exists: ``nrm.layer("features.26").channels``."""
@@ -88,7 +88,8 @@ SHORT = (
     "Epsilon", "Flat", "Gamma", "Generated", "Gradient", "IntegratedGradients", "Layer", "MassError", "Measure",
     "MemoryLimitError", "NrmError", "NrmWarning", "Occlusion", "Partition", "Pass", "PrecisionError", "Product",
     "QuestionError", "ResultFileError", "Rule", "RuleError", "Set", "Shapley", "SoftmaxRule", "Sum", "WSquare",
-    "Writing", "ZBox", "ZPlus", "coarsen", "composite", "generated", "open_store",
+    "Writing", "ZBox", "ZPlus", "coarsen", "composite", "generated", "merge",
+    "open_store",
 )  # fmt: skip
 """Short names outside the front door: rules, errors and the types that annotations need, ``nrm.Gamma`` for instance."""
 

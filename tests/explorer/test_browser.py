@@ -524,6 +524,81 @@ def test_formulas_with_named_nodes_regions_and_channels(browser: Any, explorer: 
         assert answered(page) == share
 
 
+def test_names_groups_and_notes_come_back(browser: Any, explorer: Any, tmp_path: Path) -> None:
+    layers = json.dumps([["pool#0", "channels"], ["pool#1", "channels"], ["output", "channels"]])
+    model, options = subjects.small(), {"rules": "epsilon-plus", "bias": "input"}
+    with opened(browser, f"{explorer.url}#{urlencode({'layers': layers, 'item': '0'})}") as page:
+        complete(page)
+        texts = [page.locator(f'[data-node="0:{n}"] .name').text_content() for n in (0, 1)]
+        shares = [number(page.locator(f'[data-node="0:{n}"] .share').text_content()) for n in (0, 1)]
+        page.locator('[data-node="0:0"]').click()
+        page.locator('[data-node="0:1"]').click(modifiers=["Shift"])
+        page.locator("#name").fill("stripes")
+        page.locator("#name-nodes").click()
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('.node .name')].some(n => n.textContent === 'stripes')"
+        )
+        complete(page)
+        node = page.locator(".node", has=page.locator(".name", has_text="stripes"))
+        assert number(node.locator(".share").text_content()) == pytest.approx(sum(shares), abs=0.02)
+        space: dict[str, Any] = {"model": model, "inputs": subjects.image(0)}
+        exec(page.locator("#script").inner_text().partition("R.report")[0], space)  # with nrm.merge
+        channels = sorted(int(text.split()[1]) for text in texts)
+        assert nrm.report.node_names(model) == {f"pool#0.channel({channels})": "stripes"}
+        R = nrm.measure(model, subjects.image(0), **options)
+        assert 100 * float(R(nrm.report.named_sets(R)["stripes"])) == pytest.approx(sum(shares), abs=0.02)
+
+        drag(page, (0.7, 0.27), (0.98, 0.48))
+        page.locator("#name").fill("corner")
+        page.locator("#name-region").click()
+        page.wait_for_function("() => document.getElementById('story').textContent.includes('corner')")
+        complete(page)
+        page.locator("#notes summary").click()
+        assert "home" in page.locator("#home").inner_text()
+        page.locator("#note").fill("the stripes matter")
+        page.locator("#note").blur()
+        page.locator("#item").select_option(label="sample 1")
+        page.wait_for_function("() => document.getElementById('title').textContent === 'sample 1'")
+        complete(page)
+        assert page.locator(".chip").count() == 1  # the group belongs to the model, the region to its input
+        assert page.locator(".node .name", has_text="stripes").count() == 1
+        assert page.locator("#note").input_value() == ""
+        page.go_back()
+        page.wait_for_function("() => document.getElementById('note').value === 'the stripes matter'")
+        complete(page)
+        assert set(nrm.report.named_sets(R)) == {"stripes", "corner"}
+        page.locator("#saving summary").click()
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name="this view with its names and notes").click()
+        file = tmp_path / "view.json"
+        file.write_bytes(Path(waiting.value.path()).read_bytes())
+        for name in ("corner", "stripes"):
+            page.get_by_label(f"forget {name}").click()
+            page.wait_for_function(
+                "name => ![...document.querySelectorAll('.chip .word')].some(c => c.textContent === name)", arg=name
+            )
+            complete(page)
+        assert nrm.report.named_sets(R) == {}
+        page.locator("#undo").click()
+        page.wait_for_function("() => document.querySelectorAll('.chip').length === 1")
+        complete(page)
+        assert set(nrm.report.named_sets(R)) == {"stripes"}
+        page.locator("#item").select_option(label="sample 2")
+        page.wait_for_function("() => document.getElementById('title').textContent === 'sample 2'")
+        complete(page)
+        page.locator("#saved").set_input_files(file)
+        page.wait_for_function("() => document.querySelectorAll('.chip').length === 2")
+        complete(page)
+        assert page.locator("#title").inner_text() == "sample 0"
+        assert page.locator("#note").input_value() == "the stripes matter"
+        for name in ("corner", "stripes"):
+            page.get_by_label(f"forget {name}").click()
+            page.wait_for_function(
+                "name => ![...document.querySelectorAll('.chip .word')].some(c => c.textContent === name)", arg=name
+            )
+            complete(page)
+
+
 def test_several_nodes_are_chosen_and_the_keyboard_keeps_its_place(browser: Any, explorer: Any) -> None:
     with opened(browser, explorer.url) as page:
         complete(page)

@@ -452,3 +452,16 @@ def test_groups_beat_other_groupings_on_vgg16(rules: str, shared: Callable[[str]
     model = models.load("VGG16-Imagenette", shared("vgg16-imagenette/vgg16_imagenette.safetensors").parents[1])
     R = nrm.measure(model, models.photo(min(photos[4].iterdir()))[None], rules=rules)
     assert_best(R, [R[f"features.{i}"].channels for i in (24, 26, 28)], 8, 3.0)
+
+
+def test_blocks_are_merged_by_hand() -> None:
+    R = nrm.measure(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), torch.rand(3, 4))
+    a = R["1"]
+    joined, shares = R(nrm.merge(R, a.channels, [4, 1], [5, 2, 3])), R(a.channels)
+    expected = torch.stack([shares[:, 0], shares[:, [1, 4]].sum(1), shares[:, [2, 3, 5]].sum(1)], 1)
+    torch.testing.assert_close(joined, expected)
+    for wrong in ([], [1, 1], [6], [-1]):
+        with pytest.raises(nrm.QuestionError, match="not a group"):
+            nrm.merge(R, a.channels, wrong)
+    with pytest.raises(nrm.QuestionError, match="each in one group"):
+        nrm.merge(R, a.channels, [1, 2], [2, 3])

@@ -20,7 +20,7 @@ with extra("web", "nrm.explore"):
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
 
-MOST_QUESTION, MOST_UPLOAD = 64 * 2**10, 20 * 2**20
+MOST_QUESTION, MOST_SAVED, MOST_UPLOAD = 64 * 2**10, 2**20, 20 * 2**20
 LONGEST_NUMBER = 12
 """Digits of a number that is still read: Python refuses to read thousands of them."""
 PATIENCE, BLINK = 0.4, 0.01
@@ -84,7 +84,15 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
         return JSONResponse({"job": session.writing.write(await _question(request)).id})
 
     async def name(request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(session.circuits.name, await _question(request)))
+        question = await _question(request)
+        keep = session.circuits.name if "circuit" in question else session.notes.name
+        return JSONResponse(await run_in_threadpool(keep, question))
+
+    async def note(request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(session.notes.note, await _question(request)))
+
+    async def saved(request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(session.notes.open, await _question(request, MOST_SAVED)))
 
     async def news(request: Request) -> Response:
         since = _count(request.query_params.get("since", "0"))
@@ -108,8 +116,8 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
 
     asks = {
         "items": upload, "texts": write, "views": view, "selections": selection, "removals": removal,
-        "formulas": formula, "circuits/{what}": circuit, "names": name, "jobs/{id}/cancel": cancel,
-        "generated": generated,
+        "formulas": formula, "circuits/{what}": circuit, "names": name,
+        "generated": generated, "notes": note, "saved": saved, "jobs/{id}/cancel": cancel,
     }  # fmt: skip
     routes = [
         Route("/", page), Route("/static/{name:path}", asset),
@@ -144,9 +152,9 @@ def _count(text: str) -> int:
     return int(text)
 
 
-async def _question(request: Request) -> dict[str, Any]:
+async def _question(request: Request, most: int = MOST_QUESTION) -> dict[str, Any]:
     try:
-        read = json.loads(await _body(request, MOST_QUESTION))
+        read = json.loads(await _body(request, most))
         json.dumps(read, ensure_ascii=False).encode()  # half of a character, which no answer could repeat
     except (ValueError, RecursionError):
         read = None

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from nrm.errors import QuestionError
 from nrm.questions import Set
-from nrm.report import BY, REMOVED, View, read_numbers
+from nrm.report import BY, REMOVED, View, read_blocks
 
 MOST_COLUMNS, MOST_CHOSEN = 12, 200
 
@@ -89,10 +89,8 @@ def read_set(view: View, made: Any) -> NamedSet:
             raise QuestionError("what passes elsewhere is no set", hint="NOT a set of all the other nodes")
         return NamedSet([e for e in events if e is not None], [view.script.node(c, n) or "" for c, n in chosen])
     if "layer" in made:
-        name, numbers = made["layer"], read_numbers(made.get("channels"))
-        if not isinstance(name, str):
-            raise QuestionError("not a layer", got=repr(name)[:80], expected="the name of a layer")
-        return NamedSet([view.R[name].channel(numbers)], [f"R[{name!r}].channel({numbers})"])
+        event, line = read_blocks(view.R, made)
+        return NamedSet([event], [line])
     region = view.region(made)
     shape = tuple(view.R.values(view.canvas.layer).shape[1:])
     return NamedSet([region.set(view.R)], [region.line(shape)])

@@ -11,6 +11,7 @@ from torch import nn
 from nrm.errors import QuestionError
 from nrm.explorer.circuits import SessionCircuits, has_circuits
 from nrm.explorer.items import Items
+from nrm.explorer.notes import SessionNotes
 from nrm.explorer.reading import (
     GoneError,
     check_nodes,
@@ -56,6 +57,7 @@ class Session:
         self._pace = 0.0
         self.circuits = SessionCircuits(self.worker, self._view)
         self.writing = SessionWriting(self.worker, model, items, self._options)
+        self.notes = SessionNotes(model, items, self._view)
         self._deep: bool | None = None  # whether outputs have several axes
 
     @property
@@ -97,11 +99,13 @@ class Session:
             self._keep(self._views, job.id, view, VIEWS)
             self._latest = view
             if bare:
+                self.notes.annotate(item.id, view)
                 return
             job.add({**view.facts(), "circuits": has_circuits(R), "colours": COLOURS})
             job.patient = True
             job.tell("the nodes of the layers")
-            job.add(view.layout())
+            known = self.notes.annotate(item.id, view)
+            job.add(view.layout() | known)
             seconds = self._price(job, view.cost()["passes"], agreed)
             if seconds is not None:
                 self._flow(job, view, seconds)

@@ -9,7 +9,19 @@ from nrm.report.columns import BY as BY, Pick as Pick, read_partitions as read_p
 from nrm.report.decision import REMOVED as REMOVED, switch_off as switch_off
 from nrm.report.examples import References as References
 from nrm.report.health import health as health
-from nrm.report.names import name_node, names_file as names_file, node_names
+from nrm.report.named import (
+    input_digest as input_digest,
+    named_sets,
+    read_key as read_key,
+    write_key as write_key,
+)
+from nrm.report.names import (
+    input_notes as input_notes,
+    keep_notes as keep_notes,
+    name_node,
+    names_file as names_file,
+    node_names,
+)
 from nrm.report.page import (
     ASSETS as ASSETS,
     COLOURS as COLOURS,
@@ -17,7 +29,7 @@ from nrm.report.page import (
     linked_page as linked_page,
     read_asset as read_asset,
 )
-from nrm.report.regions import read_numbers as read_numbers
+from nrm.report.regions import read_blocks as read_blocks, read_numbers as read_numbers
 from nrm.report.view import EFFORT as EFFORT, NODES as NODES, View
 
-__all__ = ["CircuitReport", "CircuitView", "Report", "View", "name_node", "node_names"]
+__all__ = ["CircuitReport", "CircuitView", "Report", "View", "name_node", "named_sets", "node_names"]

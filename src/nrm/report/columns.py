@@ -22,8 +22,9 @@ from nrm.measure import LayerRow
 from nrm.plot import Array, FlowColumn, NodeChoice, choose_nodes, count_blocks, name_blocks, untangle, with_elsewhere
 from nrm.questions import Layer, Partition, Set, in_forward_order
 from nrm.report.graphs import graph_layers
+from nrm.report.named import NamedPart, joined_blocks
 from nrm.report.pictures import drawn_input
-from nrm.search import blocks_of, cluster, coarsen, grouped_by
+from nrm.search import blocks_of, cluster, coarsen, grouped_by, merge
 
 if TYPE_CHECKING:
     from nrm.measure import Measure
@@ -47,7 +48,8 @@ class Pick(NamedTuple):
 class Shown(NamedTuple):
     """A column of a view: the partition, the pick it came from, its nodes, and the groups of neurons they stand for.
 
-    ``numbers`` are the groups of the nodes; what passes elsewhere has none.
+    ``numbers`` are the groups of the nodes; what passes elsewhere has none. ``joined`` are blocks that people named, by
+    name: several of one name are one block, which has the number of its first.
     """
 
     partition: Partition
@@ -55,6 +57,7 @@ class Shown(NamedTuple):
     column: FlowColumn
     groups: Partition
     numbers: tuple[int | None, ...]
+    joined: Mapping[str, list[int]]
 
     def event(self, node: int) -> Set | None:
         """The neurons of a node; None for the walks that pass elsewhere."""
@@ -185,26 +188,42 @@ def read_partitions(R: Measure, picks: Sequence[Pick | Partition], k: int) -> li
 
 
 def read_columns(
-    R: Measure, picks: Sequence[Pick | Partition], choice: NodeChoice, names: Mapping[str, list[str]]
-) -> list[Shown]:
-    """The columns from input to output, the strongest blocks of each as nodes; positions and edges have ``names``."""
+    R: Measure, picks: Sequence[Pick | Partition], choice: NodeChoice, names: Mapping[str, list[str]],
+    parts: Sequence[NamedPart] = (),
+) -> list[Shown]:  # fmt: skip
+    """The columns from input to output, the strongest blocks of each as nodes; positions and edges have ``names``.
+
+    ``parts`` are sets that people named: nodes that are such sets have their names.
+    """
     asked = read_partitions(R, picks, choice.nodes)
     order = in_forward_order([partition for _, partition in asked], R.resolve)
-    return [_shown(R, *asked[place], choice, names) for place in order]
+    return [_shown(R, *asked[place], choice, names, parts) for place in order]
 
 
-def _shown(R: Measure, pick: Pick, partition: Partition, choice: NodeChoice, names: Mapping[str, list[str]]) -> Shown:
+def _shown(
+    R: Measure, pick: Pick, partition: Partition, choice: NodeChoice, names: Mapping[str, list[str]],
+    parts: Sequence[NamedPart],
+) -> Shown:  # fmt: skip
     blocks = blocks_of(R, partition)
-    share: Array = R(partition)[0].double().cpu().numpy().reshape(-1)
     known = names.get(partition.kind, [])
     texts = name_blocks(R, partition, blocks, known if len(known) == blocks.count else None)
-    column, member = choose_nodes(share, texts, (str(partition.layer), count_blocks(partition, blocks)), choice)
+    what = count_blocks(partition, blocks)
+    joined = joined_blocks(R, partition, blocks, parts)
+    for name, together in joined.items():
+        texts[min(together)] = name
+    several = [together for together in joined.values() if len(together) > 1]
+    if several:
+        partition = merge(R, partition, *several)
+        blocks = blocks_of(R, partition)
+        texts = texts[: blocks.count]
+    share: Array = R(partition)[0].double().cpu().numpy().reshape(-1)
+    column, member = choose_nodes(share, texts, (str(partition.layer), what), choice)
     inside = [i for i, node in enumerate(column.nodes) if node.kind != "elsewhere"]
     members = member[:-1, inside]
     labels = np.where(members.any(1), members.argmax(1) if inside else 0, -1)
     groups = grouped_by(R, partition, blocks, torch.from_numpy(labels)[None])
     numbers = tuple(i if node.kind != "elsewhere" else None for i, node in enumerate(column.nodes))
-    return Shown(partition, pick, column, groups, numbers)
+    return Shown(partition, pick, column, groups, numbers, joined)
 
 
 def questions(shown: Sequence[Shown]) -> list[tuple[Partition, Partition]]:

@@ -21,6 +21,10 @@ from nrm.measure import Circuit, Measure, model_digest
 SCHEMA = 1
 LONGEST, MOST = 60, 2000
 """Letters of a name, and names of a model."""
+MOST_SETS, LONGEST_NOTE = 64, 4000
+"""Named parts of one input, and letters of the note about it."""
+
+Notes = dict[str, Any]
 
 
 def node_names(of: Circuit | Measure | nn.Module | str) -> dict[str, str]:
@@ -32,20 +36,7 @@ def node_names(of: Circuit | Measure | nn.Module | str) -> dict[str, str]:
     >>> node_names("no such model")
     {}
     """
-    digest = _digest(of)
-    file = names_file(digest)
-    if not file.is_file():
-        return {}
-    try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-        if facts["schema"] != SCHEMA:
-            raise ValueError(f"schema {facts['schema']!r}")
-        return {str(node): str(name) for node, name in facts["names"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise ResultFileError(
-            "the names of nodes cannot be read", where=os.fspath(file), got=f"{type(problem).__name__}: {problem}",
-            hint="mend the file, or remove it",
-        ) from None  # fmt: skip
+    return dict(_read(_digest(of))["names"])
 
 
 def name_node(of: Circuit | Measure | nn.Module | str, node: str, name: str) -> dict[str, str]:
@@ -55,12 +46,62 @@ def name_node(of: Circuit | Measure | nn.Module | str, node: str, name: str) -> 
         raise QuestionError("names belong to a model", got="a circuit that does not say of which model it is")
     if len(name) > LONGEST or not name.isprintable():
         raise QuestionError("not a name", got=repr(name)[:80], expected=f"at most {LONGEST} letters")
-    names = {**node_names(digest), node: name}
-    names = {one: given for one, given in names.items() if given}
-    if len(names) > MOST:
-        raise QuestionError("too many names", got=str(len(names)), expected=f"at most {MOST} of one model")
+    kept = _read(digest)
+    kept["names"] = {one: given for one, given in {**kept["names"], node: name}.items() if given}
+    if len(kept["names"]) > MOST:
+        raise QuestionError("too many names", got=str(len(kept["names"])), expected=f"at most {MOST} of one model")
+    _write(digest, kept)
+    return dict(kept["names"])
+
+
+def input_notes(of: Circuit | Measure | nn.Module | str, input: str) -> Notes:
+    """What people wrote about an input of a model: ``sets``, parts of it by name, and a ``note``.
+
+    ``input`` is the digest of the input (:func:`nrm.report.named.input_digest`).
+    """
+    found = _read(_digest(of))["inputs"].get(input, {})
+    return {"sets": dict(found.get("sets", {})), "note": str(found.get("note", ""))}
+
+
+def keep_notes(of: Circuit | Measure | nn.Module | str, input: str, notes: Notes) -> None:
+    """Keeps what people wrote about an input; without sets and note it is forgotten."""
+    digest = _digest(of)
+    sets, note = notes["sets"], notes["note"]
+    if len(sets) > MOST_SETS or len(note) > LONGEST_NOTE:
+        raise QuestionError(
+            "too much for one input", got=f"{len(sets)} names, {len(note)} letters",
+            expected=f"at most {MOST_SETS} names and {LONGEST_NOTE} letters",
+        )  # fmt: skip
+    kept = _read(digest)
+    kept["inputs"] = {**kept["inputs"], input: {"sets": sets, "note": note}}
+    if not sets and not note:
+        del kept["inputs"][input]
+    _write(digest, kept)
+
+
+def _read(digest: str) -> dict[str, Any]:
+    """What is kept of a model."""
     file = names_file(digest)
-    text = json.dumps({"schema": SCHEMA, "model": digest, "names": names}, indent=1, ensure_ascii=False)
+    if not file.is_file():
+        return {"names": {}, "inputs": {}}
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        if facts["schema"] != SCHEMA:
+            raise ValueError(f"schema {facts['schema']!r}")
+        names = {str(node): str(name) for node, name in facts["names"].items()}
+        inputs = {str(one): dict(found) for one, found in facts.get("inputs", {}).items()}
+        return {"names": names, "inputs": inputs}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ResultFileError(
+            "the names of nodes cannot be read", where=os.fspath(file), got=f"{type(problem).__name__}: {problem}",
+            hint="mend the file, or remove it",
+        ) from None  # fmt: skip
+
+
+def _write(digest: str, kept: dict[str, Any]) -> None:
+    file = names_file(digest)
+    facts = {"schema": SCHEMA, "model": digest, "names": kept["names"]}
+    text = json.dumps(facts | ({"inputs": kept["inputs"]} if kept["inputs"] else {}), indent=1, ensure_ascii=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
@@ -69,7 +110,6 @@ def name_node(of: Circuit | Measure | nn.Module | str, node: str, name: str) -> 
             "the name cannot be kept", where=os.fspath(file), got=f"{type(problem).__name__}: {problem.strerror}",
             hint="NRM_HOME=FOLDER names another folder",
         ) from None  # fmt: skip
-    return names
 
 
 def names_file(digest: str) -> Path:

@@ -27,6 +27,7 @@ MODULES = (
     "panels",
     "switch",
     "export",
+    "names",
     "formula",
     "address",
     "talk",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SMALL = 112
 """The longest side of the small maps of a view; the heat map of the decision keeps its own size."""
 
+CELLS = 56
+"""The longest side of a mask that only shows which part of a picture is meant."""
 ELEMENTS = frozenset(["H", "B", "C", "N", "O", "F", "Na", "Si", "P", "S", "Cl", "K", "Ca", "Fe", "Cu", "Zn", "Br", "I"])
 """A graph of these is a molecule."""
 
@@ -136,6 +138,17 @@ def pack_map(values: npt.NDArray[np.float64], longest: int | None) -> dict[str, 
         "total": total,
         "data": base64.b64encode(small.tobytes()).decode(),
     }
+
+
+def pack_cells(mask: npt.NDArray[np.bool_], longest: int = CELLS) -> dict[str, Any]:
+    """Which cells of a canvas are meant, coarsely, as plain data.
+
+    >>> pack_cells(np.eye(2, dtype=bool))
+    {'shape': [2, 2], 'on': [0, 3]}
+    """
+    step = -(-max(mask.shape) // longest)
+    small = mask[tuple(slice(step // 2, None, step) for _ in mask.shape)]
+    return {"shape": list(small.shape), "on": np.flatnonzero(small).tolist()}
 
 
 def unpack_map(packed: dict[str, Any]) -> Tensor:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from nrm.errors import QuestionError
-from nrm.questions import Set
+from nrm.questions import Layer, Set
 from nrm.report.pictures import Canvas
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ Mask = npt.NDArray[np.bool_]
 FINE = 1000
 """Outlines are drawn in thousandths of the picture's sides."""
 MOST_POINTS, MOST_NUMBERS = 2000, 5000
+KINDS = ("channel", "head", "position")
 
 
 class Region:
@@ -66,6 +67,40 @@ def read_region(canvas: Canvas, made: Mapping[str, Any]) -> Region:
     else:
         raise QuestionError("the region does not fit the input", got=repr(dict(made))[:80])
     return Region(canvas, mask)
+
+
+def read_blocks(R: Measure, made: Mapping[str, Any]) -> tuple[Set, str]:
+    """Neurons of a named layer, and a line of Python for them: ``channels``, ``heads`` or ``positions`` by number, or
+    ``cells`` of its rows and columns.
+    """
+    name = made.get("layer")
+    if not isinstance(name, str):
+        raise QuestionError("not a layer", got=repr(name)[:80], expected="the name of a layer")
+    for kind in KINDS:
+        if f"{kind}s" in made:
+            numbers = read_numbers(made[f"{kind}s"])
+            layer = _with_heads(R, name) if kind == "head" else R[name]
+            return getattr(layer, kind)(numbers), f"R[{layer.name!r}].{kind}({numbers})"
+    cells = made.get("cells")
+    shape = cells.get("shape") if isinstance(cells, dict) else None
+    layer = R[name]
+    own = R.resolve(layer)[1].layer_shape
+    if not isinstance(cells, dict) or not isinstance(shape, list) or tuple(shape) != own[-len(shape) :]:
+        raise QuestionError("cells do not fit the layer", got=repr(dict(made))[:80], expected=f"cells of {own}")
+    mask = np.zeros(tuple(shape), bool)
+    mask.reshape(-1)[[n for n in read_numbers(cells.get("on")) if n < mask.size]] = True
+    if not mask.any():
+        raise QuestionError("no cells are named", got=repr(dict(made))[:80])
+    packed = base64.b64encode(zlib.compress(np.packbits(mask).tobytes(), 9)).decode()
+    return layer.where(torch.from_numpy(mask)), f"R[{name!r}].where(unpack({packed!r}, {mask.shape}))"
+
+
+def _with_heads(R: Measure, name: str) -> Layer:
+    """The layer of the heads of an attention: itself, or what it hands to its output projection."""
+    if "heads" in R[name].facts:
+        return R[name]
+    inside = [row.name for row in R.layers if row.name.startswith((f"{name}/", f"{name}."))]
+    return next((R[one] for one in inside if "heads" in R[one].facts), R[name])
 
 
 def read_numbers(given: Any) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nrm.measure import options_text
-from nrm.report.columns import Pick, Shown
+from nrm.report.columns import Shown
 from nrm.report.pictures import Canvas
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Script:
         if coarse:
             parts = ", ".join(f"R[{p.layer!r}].channels" for p in coarse)
             lines.append(f"coarse = iter(nrm.coarsen(R, {parts}, k={self._nodes}))")
-        return [*lines, "columns = [", *(f"    {_column(s.pick, self._nodes)}," for s in self._shown), "]"]
+        return [*lines, "columns = [", *(f"    {_column(s, self._nodes)}," for s in self._shown), "]"]
 
 
 def _target(R: Measure) -> str:
@@ -114,12 +114,16 @@ def _target(R: Measure) -> str:
     return repr(tuple(index) if isinstance(index, list) else index)
 
 
-def _column(pick: Pick, nodes: int) -> str:
+def _column(shown: Shown, nodes: int) -> str:
+    pick = shown.pick
     if pick.by == "groups":
-        return "next(coarse)"
-    if pick.by == "clusters":
-        return f"nrm.cluster(R, {pick.layer!r}, k={nodes})"
-    return f"R[{pick.layer!r}].{pick.by}"
+        text = "next(coarse)"
+    elif pick.by == "clusters":
+        text = f"nrm.cluster(R, {pick.layer!r}, k={nodes})"
+    else:
+        text = f"R[{pick.layer!r}].{pick.by}"
+    several = [str(members) for members in shown.joined.values() if len(members) > 1]
+    return f"nrm.merge(R, {text}, {', '.join(several)})" if several else text
 
 
 def _strongest(shown: Shown) -> int:

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from nrm.largest import best_first
 from nrm.numbers import percent, with_minus
 from nrm.plot import Array
 from nrm.report.columns import Shown
-from nrm.report.pictures import Canvas
+from nrm.report.named import NamedPart, cells_of
+from nrm.report.pictures import Canvas, pack_cells
 
 if TYPE_CHECKING:
     from nrm.measure import Measure
@@ -32,27 +34,34 @@ ROWS, SIDES = ("upper", "", "lower"), ("left", "", "right")
 
 
 class StoryPart(NamedTuple):
-    """A part of the input: its words, its share, and what it is: nodes of the view, a box of cells, or positions."""
+    """A part of the input: its words, its share, and what it is: nodes of the view, a box, cells, or positions.
+
+    ``named`` says that a person gave it its name.
+    """
 
     text: str
     share: float
     nodes: tuple[tuple[int, int], ...] = ()
     box: tuple[int, int, int, int] | None = None
     positions: tuple[int, ...] = ()
+    cells: npt.NDArray[np.bool_] | None = None
+    named: bool = False
 
     def plain(self) -> dict[str, Any]:
         """As plain data."""
         return {"text": self.text, "share": self.share, "nodes": [list(at) for at in self.nodes],
-                "box": None if self.box is None else list(self.box), "positions": list(self.positions)}  # fmt: skip
+                "box": None if self.box is None else list(self.box), "positions": list(self.positions),
+                "cells": None if self.cells is None else pack_cells(self.cells)}  # fmt: skip
 
 
 def tell(
-    R: Measure, canvas: Canvas, shown: Sequence[Shown], cells: Sequence[Array | None], biases: float
-) -> dict[str, Any]:
+    R: Measure, canvas: Canvas, shown: Sequence[Shown], cells: Sequence[Array | None], biases: float,
+    named: Sequence[NamedPart] = (),
+) -> dict[str, Any]:  # fmt: skip
     """The sentence in pieces: texts, and numbers of ``parts``; shares are of ``whole``, the decision or its good side.
 
     ``cells`` are the nodes of the positions of every column (None: it has none in rows and columns); ``biases`` is the
-    share that begins at constants of the network.
+    share that begins at constants of the network; ``named`` parts of the input come first.
     """
     heat: Array = R(canvas.variable)[0].double().cpu().numpy().reshape(canvas.shape)
     whole = float(heat.clip(min=0).sum())
@@ -62,10 +71,11 @@ def tell(
         parts = _thirds(heat) if last is None else _placed(R, shown[last], last, cells[last])
     else:
         parts = _listed(canvas, heat, shown)
+    parts = _with_named(R, canvas, heat, parts, named)
     parts = [part._replace(share=part.share / whole) for part in parts]
-    named, against = _strongest(parts), _opposed(parts)
-    pieces = _pieces(len(named), against is not None, whole > 1, canvas) + _said_of_biases(biases)
-    told = [*named, *([] if against is None else [against])]
+    strongest, against = _strongest(parts), _opposed(parts)
+    pieces = _pieces(len(strongest), against is not None, whole > 1, canvas) + _said_of_biases(biases)
+    told = [*strongest, *([] if against is None else [against])]
     return {"story": {"pieces": pieces, "parts": [part.plain() for part in told], "whole": whole}}
 
 
@@ -82,7 +92,7 @@ def story_text(story: dict[str, Any]) -> str:
 def _strongest(parts: Sequence[StoryPart]) -> list[StoryPart]:
     """The parts that speak for the decision most, until enough of it is told."""
     found: list[StoryPart] = []
-    for part in sorted(parts, key=lambda part: -part.share)[:MOST_PARTS]:
+    for part in sorted(parts, key=lambda part: (not part.named or part.share < LEAST, -part.share))[:MOST_PARTS]:
         if part.share >= LEAST and sum(one.share for one in found) < ENOUGH:
             found.append(part)
     return found
@@ -113,6 +123,34 @@ def _said_of_biases(share: float) -> list[str | int]:
     ]
 
 
+# ---- parts that people named -----------------------------------------------------------------------------------------
+
+
+def _with_named(
+    R: Measure, canvas: Canvas, heat: Array, parts: Sequence[StoryPart], named: Sequence[NamedPart]
+) -> list[StoryPart]:  # fmt: skip
+    """Parts of the input that have names, and of the others those that are not mostly inside them."""
+    known = {part.text for part in parts if part.named}
+    found, inside = [], np.zeros(canvas.shape, bool)
+    for part in named:
+        if not part.own or part.name in known:
+            continue
+        mask = cells_of(canvas, part)
+        positions = () if canvas.kind == "image" else tuple(np.flatnonzero(mask).tolist())
+        cells = mask if canvas.kind == "image" else None
+        found.append(StoryPart(part.name, float(R(part.event)[0]), positions=positions, cells=cells, named=True))
+        inside |= mask
+    return [*found, *(part for part in parts if not _is_inside(part, inside))] if found else list(parts)
+
+
+def _is_inside(part: StoryPart, inside: npt.NDArray[np.bool_]) -> bool:
+    if part.positions:
+        return bool(inside[list(part.positions)].all())
+    if part.box is not None:
+        return bool(inside[part.box[1] : part.box[3], part.box[0] : part.box[2]].mean() > 1 / 2)
+    return False
+
+
 # ---- parts of a picture ----------------------------------------------------------------------------------------------
 
 
@@ -122,11 +160,12 @@ def _placed(R: Measure, shown: Shown, column: int, labels: Array | None) -> list
     weight: Array = np.abs(R(shown.partition.layer.positions)[0].double().cpu().numpy())
     merged: dict[tuple[str, bool], StoryPart] = {}
     for n, node in enumerate(shown.column.nodes):
+        name = next((text for text, blocks in shown.joined.items() if node.block == min(blocks)), None)
         if node.kind == "block" and (labels == n).any():
-            text = place(np.where(labels == n, weight, 0.0))
+            text = place(np.where(labels == n, weight, 0.0)) if name is None else name
             before = merged.get((text, node.share < 0), StoryPart(text, 0.0))
             merged[text, node.share < 0] = before._replace(
-                share=before.share + node.share, nodes=(*before.nodes, (column, n))
+                share=before.share + node.share, nodes=(*before.nodes, (column, n)), named=name is not None
             )
     return list(merged.values())
 

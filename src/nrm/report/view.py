@@ -38,6 +38,7 @@ from nrm.report.columns import (
 from nrm.report.decision import decide, switch_off
 from nrm.report.examples import read_references
 from nrm.report.health import health
+from nrm.report.named import named_parts
 from nrm.report.pictures import SMALL, Canvas, pack_map, read_canvas
 from nrm.report.regions import Region, read_region
 from nrm.report.script import Script
@@ -61,13 +62,15 @@ class View:
     ``layers`` are names, ``(name, by)``, layers or partitions (None: a handful along the network); ``nodes`` is how
     many blocks of each are shown; ``image`` is drawn under the heat maps instead of the input; ``title`` and
     ``opening`` (the lines of the script that make ``model`` and ``inputs``) are words of the caller; ``store`` (what
-    ``nrm.relmax`` gave, or its folder) and ``dataset`` show samples in which a node or a pair counts most.
+    ``nrm.relmax`` gave, or its folder) and ``dataset`` show samples in which a node or a pair counts most; ``names``
+    are nodes of the model by name (:func:`nrm.report.node_names`), ``sets`` named parts of this input.
     """
 
     def __init__(
         self, R: Measure, *, layers: Sequence[Any] | None = None, nodes: int = NODES, coverage: float | None = None,
         flows: int = FLOWS, image: Any = None, title: str | None = None, opening: str | None = None,
-        store: Any = None, dataset: Any = None,
+        store: Any = None, dataset: Any = None, names: Mapping[str, str] | None = None,
+        sets: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         if len(R) != 1:
             raise QuestionError("a view shows one sample", got=f"{len(R)} samples", hint="R.sample(0).report(...)")
@@ -78,12 +81,17 @@ class View:
         self._title, self._opening = title, opening
         self._references = read_references(R, store, dataset)
         self._columns: list[Shown] | None = None
+        self.annotate(names or {}, sets or {})
         self.certificate: Check | None = None
         self._tables: list[Array | None] = []
         self._known: dict[tuple[Any, int | None], ViewPart] = {}
 
     def __repr__(self) -> str:
         return f"a view of {self._title or 'one prediction'}, {self.choice.nodes} blocks of each layer"
+
+    def annotate(self, names: Mapping[str, str], sets: Mapping[str, Mapping[str, Any]]) -> None:
+        """Gives nodes and parts of the input their names, before columns are asked for."""
+        self.named = named_parts(self.R, self.canvas, names, sets)
 
     # ---- parts -----------------------------------------------------------------------------------------------
 
@@ -119,7 +127,8 @@ class View:
     def columns(self) -> list[Shown]:
         """The columns, with their nodes by relevance."""
         if self._columns is None:
-            self._columns = read_columns(self.R, read_picks(self._layers, self.R), self.choice, self.canvas.names)
+            picks = read_picks(self._layers, self.R)
+            self._columns = read_columns(self.R, picks, self.choice, self.canvas.names, self.named)
         return self._columns
 
     def cost(self) -> ViewPart:
@@ -134,7 +143,8 @@ class View:
         return {
             "columns": [_column(self.R, s) | _packed_cells(c) for s, c in zip(self.columns, cells, strict=True)],
             "tables": list(self._tables), "order": order_nodes(self.columns, self._tables),
-            "script": self.script.view(), **tell(self.R, self.canvas, self.columns, cells, self._biases()),
+            "named": [{"name": part.name, "made": dict(part.made), "own": part.own} for part in self.named],
+            "script": self.script.view(), **tell(self.R, self.canvas, self.columns, cells, self._biases(), self.named),
         }  # fmt: skip
 
     def ribbons(self) -> Iterator[ViewPart]:
@@ -304,12 +314,17 @@ class View:
 
 def _column(R: Measure, shown: Shown) -> ViewPart:
     column, pick = shown.column, shown.pick
+    named = {min(members): (name, members) for name, members in shown.joined.items()}
     nodes = [
-        {"kind": n.kind, "block": n.block, "text": n.text, "share": n.share, "height": n.height} for n in column.nodes
-    ]
+        {"kind": n.kind, "block": n.block, "text": n.text, "share": n.share, "height": n.height,
+         **({"name": named[n.block][0], "members": named[n.block][1]} if n.block in named else {})}
+        for n in column.nodes
+    ]  # fmt: skip
     what = column.what.replace("groups", pick.by)
-    return {"name": column.name, "what": what, "by": pick.by, "mass": column.mass, "absolute": column.absolute,
-            "ways": ways_of(R, shown), "nodes": nodes}  # fmt: skip
+    return {
+        "name": column.name, "layer": pick.layer, "what": what, "by": pick.by, "mass": column.mass,
+        "absolute": column.absolute, "ways": ways_of(R, shown), "nodes": nodes,
+    }  # fmt: skip
 
 
 def _packed_cells(cells: Array | None) -> ViewPart:

@@ -3,7 +3,7 @@
 from nrm.search.coarsening import Coarsening, coarsen, pair_information
 from nrm.search.flows import Flow, Flows, find_flows, table_cost as table_cost
 from nrm.search.found import Found, read_count as read_count
-from nrm.search.grouping import blocks_of as blocks_of, cluster, grouped_by as grouped_by
+from nrm.search.grouping import blocks_of as blocks_of, cluster, grouped_by as grouped_by, merge
 from nrm.search.ranking import BestFlows as BestFlows, Request
 from nrm.search.sides import Side
 from nrm.search.walks import Walk, WalkStep, find_walks
@@ -21,5 +21,6 @@ __all__ = [
     "coarsen",
     "find_flows",
     "find_walks",
+    "merge",
     "pair_information",
 ]

@@ -1,4 +1,4 @@
-"""Grouping the blocks of a layer by what they hold: k-means over activations.
+"""Grouping the blocks of a layer by what they hold, k-means over activations; or by hand.
 
 A group is a union of blocks, so grouping is a label map and nothing else: ``layer.groups(labels)``. Every sample has a
 map of its own; the measure of one sample gives one map, which fits every measure with that layer.
@@ -7,7 +7,7 @@ map of its own; the measure of one sample gives one map, which fits every measur
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,36 @@ def cluster(R: Asked, layer: Layer | Partition | str, k: int = 8, *, seed: int =
     labels = np.stack([_joined(one, mine, count, fit) for one, mine in zip(vectors, _owned(R, blocks), strict=True)])
     grouped = grouped_by(R, partition, blocks, torch.from_numpy(labels))
     return grouped_by(R, partition, blocks, ranked(torch.from_numpy(labels), R(grouped)))
+
+
+def merge(R: Asked, partition: Partition, *groups: Sequence[int]) -> Partition:
+    """A partition some of whose blocks are joined, by hand: every list of ``groups`` becomes one block.
+
+    A joined block has the smallest number of its own, all others keep theirs; numbers that are taken up are empty.
+
+    >>> import nrm
+    >>> from torch import nn
+    >>> R = nrm.measure(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), torch.ones(1, 4))
+    >>> a, joined = R["1"], nrm.merge(R, R["1"].channels, [1, 4], [2, 5])
+    >>> torch.allclose(R(joined[1]), R(a.channel([1, 4])))
+    True
+    """
+    try:
+        blocks = blocks_of(R, partition)
+        labels = torch.arange(blocks.count)
+        taken: set[int] = set()
+        for group in groups:
+            own = [int(n) for n in group]
+            if not own or len(set(own)) < len(own) or not all(0 <= n < blocks.count for n in own) or taken & set(own):
+                raise QuestionError(
+                    "not a group of blocks", got=f"{list(group)!r}"[:80],
+                    expected=f"different numbers from 0 to {blocks.count - 1}, each in one group",
+                )  # fmt: skip
+            taken |= set(own)
+            labels[own] = min(own)
+    except NrmError as error:
+        raise error.at("nrm.merge") from None
+    return grouped_by(R, partition, blocks, labels[None])
 
 
 def _read(layer: Any) -> Partition:

@@ -27,6 +27,15 @@ export function keepAddress(words, follow) {
     read, write,
     // Something was changed that `undo` can take back.
     edited(undo) { edits.push({ step, undo }); },
+    forgetEdit() { edits.pop(); },
+    // To another address, as a step of the history.
+    go(found) {
+      step += 1;
+      try { history.pushState({ step }, "", `#${new URLSearchParams(found)}`); } catch { /* a page inside a notebook has no address */ }
+      large = null;
+      follow(new URLSearchParams(found));
+      write();
+    },
     undoable: () => step > 0 || edits.length > 0,
     undo() {
       if (edits.length && edits.at(-1).step >= step) edits.pop().undo();

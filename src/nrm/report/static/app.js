@@ -8,6 +8,7 @@ import { drawSwitch } from "./switch.js";
 import { faceOf, photoOf } from "./faces.js";
 import { saveAll } from "./export.js";
 import { formulaBar } from "./formula.js";
+import { notesPanel } from "./names.js";
 import { circuitPanel } from "./circuitpanel.js";
 import { textPanel } from "./textpanel.js";
 import { connect } from "./server.js";
@@ -15,7 +16,7 @@ import { keepAddress } from "./address.js";
 
 const at = (id) => document.getElementById(id);
 // What is chosen are nodes, "column:node": any of those of one column, and all columns that have one.
-const state = { view: null, chosen: new Set(), coverage: 1, strength: 0.8, selection: null, known: new Map(), colour: null, server: null, bar: null, panel: null, asked: 0 };
+const state = { view: null, chosen: new Set(), coverage: 1, strength: 0.8, selection: null, known: new Map(), colour: null, server: null, bar: null, panel: null, notes: null, asked: 0 };
 
 // ---- what is in the address
 
@@ -161,6 +162,17 @@ const off = {
   },
 };
 
+// A name of a set is kept; undone, the one before comes back.
+async function giveName(name, made) {
+  try {
+    state.chosen = new Set();
+    write();
+    const before = await state.server.rename(name, made);
+    book.edited(() => giveName(name, before).then(book.forgetEdit));
+    write();
+  } catch (error) { state.server.complain(`${name}: ${error.message}`); }
+}
+
 // ---- drawing
 
 // What is drawn slowly is drawn again only if something that it shows is another.
@@ -257,6 +269,7 @@ function receive(part, begins) {
     state.view.tables[part.table.at] = part.table.rows;
     state.view.order = part.order;
   } else if (!part.maps || part.columns) Object.assign(state.view, part);
+  if (part.named && state.server) { state.bar.named(part.named); state.notes.arrived(state.view); }
   for (const one of part.maps ?? []) state.known.set(key(one.nodes), one);
   if (begins && !part.columns) state.selection = null;
   if (part.columns && !state.selection && !(state.server && !state.chosen.size && state.bar.repeat())) look();
@@ -342,8 +355,10 @@ function begin() {
   const words = readPlace(book.read());
   const inside = at("view");
   if (inside) { receive(JSON.parse(inside.textContent), true); return; }
-  const now = { nodes, view: () => state.view, draw, price: (text, sets) => state.server.price(text, sets), off: off.part };
+  const now = { nodes, view: () => state.view, draw, price: (text, sets) => state.server.price(text, sets), off: off.part, name: giveName };
   state.bar = formulaBar(at("formula"), at("picture"), words, now, ask);
+  state.notes = notesPanel(at("notes"), () => state.server, book, book.go);
+  at("exports").append(el("button", { type: "button", onclick: () => { state.notes.save({ ...wordsNow()[0], ...wordsNow()[1] }); at("saving").open = false; } }, "this view with its names and notes"), state.notes.opener);
   state.panel = circuitPanel(at("circuit"), () => state.server);
   state.server = connect(words, page);
 }

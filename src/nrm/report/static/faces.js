@@ -26,6 +26,12 @@ export function cellsOf(column, nodes) {
   return { shape: column.cells.shape, on: Array.from(bytes(column.cells.data), (n) => on.has(n)) };
 }
 
+// The cells that are listed.
+export function cellsOn({ shape, on }) {
+  const inside = new Set(on);
+  return { shape, on: Array.from({ length: shape[0] * shape[1] }, (_, i) => inside.has(i)) };
+}
+
 // The cells of a box of a map, as its shape is.
 export function cellsOfBox([x0, y0, x1, y1], [rows, columns]) {
   return { shape: [rows, columns], on: Array.from({ length: rows * columns }, (_, i) => {

@@ -1,6 +1,7 @@
 // Named sets and formulas about walks: `bird AND NOT sky`. A set is some nodes, channels by number, or a part of the
 // input that was drawn: a box, an outline, tokens or nodes of a graph.
 import { el, nodeText, svg } from "./numbers.js";
+import { lastingSet } from "./names.js";
 
 const FINE = 1000, WAIT = 400;
 
@@ -15,12 +16,12 @@ export function readList(text) {
 }
 
 function isSet(made) {
-  return ["nodes", "channels", "region", "lasso", "positions"].some((kind) => Array.isArray(made?.[kind]));
+  return ["nodes", "channels", "heads", "region", "lasso", "positions"].some((kind) => Array.isArray(made?.[kind]));
 }
 
 // `now` says what is chosen: `nodes()` and `view()`, draws, and knows the `price(text, sets)`; `ask(text, sets)` computes.
 export function formulaBar(box, picture, words, now, ask) {
-  const sets = new Map();
+  const sets = new Map(), kept = new Map(); // those of the address, and those that the server keeps
   let region = null, tool = "box", waiting = 0, asked = "";
   const text = el("input", { id: "ask", type: "text", placeholder: "bird AND NOT sky", "aria-label": "formula", maxlength: 2000, oninput: () => estimate() });
   const name = el("input", { id: "name", type: "text", placeholder: "a name", "aria-label": "name of a set", maxlength: 40 });
@@ -39,17 +40,20 @@ export function formulaBar(box, picture, words, now, ask) {
   }
 
   function say(made) {
-    if (made.layer) return `${made.layer}, channels ${made.channels.join(", ")}`;
+    if (made.layer) return `${made.layer}, ${made.cells ? `${made.cells.on.length} cells` : ["channels", "heads", "positions"].map((kind) => made[kind] && `${kind} ${made[kind].join(", ")}`).filter(Boolean).join()}`;
     if (!made.nodes) return made.positions ? `${made.positions.length} of the input's positions` : "a region of the input";
     const columns = now.view()?.columns ?? [];
     return made.nodes.filter(Array.isArray).map(([c, n]) => (columns[c]?.nodes[n] ? `${columns[c].name} ${nodeText(columns[c], columns[c].nodes[n])}` : "")).join(", ");
   }
 
   function draw() {
-    chips.replaceChildren(...[...sets].map(([key, made]) => el("span", { class: "chip", title: say(made) },
+    const drop = (key) => { if (kept.has(key)) now.name(key, null); else { sets.delete(key); draw(); now.draw(); } };
+    chips.replaceChildren(...all().map(([key, made]) => el("span", { class: `chip${kept.has(key) ? " kept" : ""}`, title: say(made) },
       el("button", { type: "button", class: "word", title: `put ${key} into the formula`, onclick: () => insert(key) }, key),
-      el("button", { type: "button", "aria-label": `forget ${key}`, onclick: () => { sets.delete(key); draw(); now.draw(); } }, "×"))));
+      el("button", { type: "button", "aria-label": `forget ${key}`, onclick: () => drop(key) }, "×"))));
   }
+
+  const all = () => [...new Map([...kept, ...sets])];
 
   const quoted = (key) => (/^(?!(and|or|xor|not|implies)$)[a-z_]\w*$/i.test(key) ? key : `"${key.replaceAll('"', '""')}"`);
 
@@ -62,10 +66,12 @@ export function formulaBar(box, picture, words, now, ask) {
 
   function keep(made) {
     if (!made) { name.focus(); return; }
-    const key = name.value.trim() || `set${sets.size + 1}`;
-    sets.set(key, made);
+    const lasting = made.nodes ? lastingSet(now.view(), made.nodes) : made;
+    const key = name.value.trim() || `set${sets.size + kept.size + 1}`;
     name.value = "";
     if (!text.value) { text.value = quoted(key); estimate(); }
+    if (lasting) { now.name(key, lasting); return; }
+    sets.set(key, made);
     draw();
     now.draw();
   }
@@ -77,7 +83,7 @@ export function formulaBar(box, picture, words, now, ask) {
     waiting = setTimeout(async () => {
       const typed = text.value;
       if (!typed.trim() || !now.view()?.columns) return;
-      const found = await now.price(typed, Object.fromEntries(sets)).catch(() => null);
+      const found = await now.price(typed, Object.fromEntries(all())).catch(() => null);
       if (found && typed === text.value) price.textContent = `≈ ${found.seconds < 0.1 ? "under 0.1" : found.seconds} s, ${found.passes} forward pass${found.passes === 1 ? "" : "es"}`;
     }, WAIT);
   }
@@ -85,7 +91,7 @@ export function formulaBar(box, picture, words, now, ask) {
   function run() {
     if (!text.value.trim()) return;
     asked = text.value;
-    ask(asked, Object.fromEntries(sets));
+    ask(asked, Object.fromEntries(all()));
   }
   const pick = (kind, title) => el("button", { type: "button", "data-tool": kind, "aria-pressed": String(kind === tool), title, onclick: () => {
     tool = kind;
@@ -182,7 +188,13 @@ export function formulaBar(box, picture, words, now, ask) {
     forget() { asked = ""; },
     follow(found) { read(found); draw(); },
     picked: () => region?.positions ?? [],
-    // A view has come: its layers can be named, and what was asked before is asked again.
+    // The names that are kept of this view's nodes and input.
+    named(list) {
+      kept.clear();
+      for (const one of list) kept.set(one.name, one.made);
+      draw();
+    },
+    // A view has come: its layers can be named.
     arrived(view) {
       const known = view.layers.filter((l) => l.ways.includes("channels"));
       layer.replaceChildren(...known.map((l) => el("option", { value: l.name, selected: l.name === layer.value }, l.name)));

@@ -29,6 +29,7 @@ export function percent(share, digits) {
 const SHORT = { channels: "ch", positions: "pos", heads: "head", clusters: "cluster", groups: "group", edges: "edge" };
 
 export function nodeText(column, node) {
+  if (node.name) return node.name;
   return node.kind === "block" && /^[\d, ]+$/.test(node.text) ? `${SHORT[column.by] ?? ""} ${node.text}`.trim() : node.text;
 }
 

@@ -197,6 +197,18 @@ export function connect(words, page) {
     name: (asked) => post("api/names", asked),
     // The model writes; returns the number of the job.
     write: (asked, take) => talk.beside(() => post("api/generated", { ...asked, item: now.item }), take),
+    // Gives a set of the view a name, or takes it away; the view is made again with it.
+    async rename(name, made) {
+      const answer = await about("api/names", { name, made });
+      load();
+      return answer.before;
+    },
+    note: (note) => about("api/notes", { note }),
+    // An annotated view that was saved: returns the address that it leads to.
+    async open(text) {
+      const { address } = await call("api/saved", { method: "POST", body: text });
+      return address;
+    },
     // What a formula would cost.
     async price(text, sets) {
       const { job } = await about("api/formulas", { text, sets, price: true });

@@ -1,11 +1,11 @@
 // The first sentence, whether it can be trusted, and what is for and against: what a person reads first.
-import { cellsOf, cellsOfBox, cropOf, faceOfMap } from "./faces.js";
+import { cellsOf, cellsOfBox, cellsOn, cropOf, faceOfMap } from "./faces.js";
 import { el, percent } from "./numbers.js";
 
 function faceOfPart(view, part, colour) {
   const { picture } = view;
   if (picture.kind === "image") {
-    const cells = part.box ? cellsOfBox(part.box, view.heat.shape) : cellsOf(view.columns[part.nodes[0][0]], part.nodes.map((at) => at[1]));
+    const cells = part.cells ? cellsOn(part.cells) : part.box ? cellsOfBox(part.box, view.heat.shape) : cellsOf(view.columns[part.nodes[0][0]], part.nodes.map((at) => at[1]));
     return cropOf(picture, cells);
   }
   if (picture.kind !== "graph") return null;
