@@ -61,7 +61,7 @@ def test_samples_channels_and_heads_lie_where_they_lie_alone(kind: str, batch: i
     alone, beside = (capture_batch(model, -x, whole=True, beside=tape) for tape in (None, first))
     assert len(alone.nodes) == len(beside.nodes)
     for mine, other in zip(beside.nodes, alone.nodes, strict=True):
-        facts = [(n.name, n.function, n.sample, n.channel, n.heads, n.roots, n.owner is None) for n in (mine, other)]
+        facts = [(n.name, n.function, n.sample, n.channel, n.heads, n.owner is None) for n in (mine, other)]
         assert facts[0] == facts[1]
         assert torch.equal(mine.value, other.value)
         assert mine.owner is None or other.owner is None or torch.equal(mine.owner, other.owner)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,6 +20,13 @@ def tensors_in(value: Any) -> list[Tensor]:
     return found
 
 
+def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Every tensor among the arguments of a call."""
+    found: list[Tensor] = []
+    _collect_all((*args, *kwargs.values()) if kwargs else args, found)
+    return found
+
+
 PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, slice, torch.Size}
 """Types of arguments without tensors inside."""
 PARTS = {tuple, list, dict}
@@ -28,22 +35,25 @@ TENSORS = {Tensor, Parameter}
 """Types of tensors, but for those made from them."""
 
 
+def _collect_all(values: Iterable[Any], found: list[Tensor]) -> None:
+    for one in values:
+        kind = type(one)
+        if kind in TENSORS:  # most are, and every call of the model comes by several times
+            found.append(one)
+        elif kind not in PLAIN:
+            _collect(one, found)
+
+
 def _collect(value: Any, found: list[Tensor]) -> None:
     kind = type(value)
     if kind in PARTS:
-        for one in value.values() if kind is dict else value:
-            inner = type(one)
-            if inner in TENSORS:  # most are, and every call of the model comes by several times
-                found.append(one)
-            elif inner not in PLAIN and (inner is not dict or one):
-                _collect(one, found)
+        _collect_all(value.values() if kind is dict else value, found)
     elif isinstance(value, Tensor):
         found.append(value)
     elif kind in PLAIN:
         return
     elif isinstance(value, list | tuple):
-        for one in value:
-            _collect(one, found)
+        _collect_all(value, found)
     elif isinstance(value, dict) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
         for _, store in stores_of(value):
             for key in store.keys():  # noqa: SIM118

@@ -3,40 +3,50 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from nrm.operators import Expand, Gather, LinearMap, Masking, Permute, Place, Reduce, Reshape, Scatter, Slice
+from nrm.operators import (
+    ByType,
+    Expand,
+    Gather,
+    LinearMap,
+    Masking,
+    Permute,
+    Place,
+    Reduce,
+    Reshape,
+    Scatter,
+    Slice,
+)
 
 
 def through(move: LinearMap | None, axis: int | None) -> int | None:
     """The output axis that an input axis becomes, or None where it does not survive as one axis."""
-    if move is None or axis is None:
+    return axis if move is None or axis is None else _THROUGH[type(move)](move, axis)
+
+
+def _through_any(move: LinearMap, axis: int) -> int | None:
+    inside, outside = move.inside, move.outside
+    return axis if len(inside) == len(outside) and inside[axis] == outside[axis] else None
+
+
+def _through_reshape(move: Reshape, axis: int) -> int | None:
+    inside, outside = move.inside, move.outside
+    if inside[: axis + 1] == outside[: axis + 1]:
         return axis
-    if isinstance(move, Permute):
-        return move.dims.index(axis)
-    if isinstance(move, Reshape):
-        return _through_reshape(move.inside, move.outside, axis)
-    if isinstance(move, Expand):
-        return axis + len(move.outside) - len(move.inside)
-    if isinstance(move, Slice):
-        return _through_index(move.index, len(move.inside)).get(axis)
-    if isinstance(move, Place):
-        slots = _through_index(move.index, len(move.outside))
-        return next((outer for outer, inner in slots.items() if inner == axis), None)
-    if isinstance(move, Reduce):
-        return None if axis in move.dims else _after_reduction(move, axis)
-    same = len(move.inside) == len(move.outside) and move.inside[axis] == move.outside[axis]
-    return axis if same else None
-
-
-def _through_reshape(inside: torch.Size, outside: torch.Size, axis: int) -> int | None:
     before, size = math.prod(inside[:axis]), inside[axis]
     candidates = [d for d, n in enumerate(outside) if n == size and math.prod(outside[:d]) == before]
     if not candidates:
         return None
     return axis if axis in candidates else candidates[0]
+
+
+def _through_place(move: Place, axis: int) -> int | None:
+    slots = _through_index(move.index, len(move.outside))
+    return next((outer for outer, inner in slots.items() if inner == axis), None)
 
 
 def _part(inside: torch.Size, outside: torch.Size, axis: int) -> int | None:
@@ -69,10 +79,25 @@ def _through_index(index: tuple[Any, ...], ndim: int) -> dict[int, int]:
     return kept
 
 
-def _after_reduction(move: Reduce, axis: int) -> int:
+def _through_reduction(move: Reduce, axis: int) -> int | None:
+    if axis in move.dims:
+        return None
     if len(move.outside) == len(move.inside):
         return axis
     return axis - sum(1 for d in move.dims if d < axis)
+
+
+_THROUGH: ByType[Callable[[Any, int], int | None]] = ByType(
+    {
+        LinearMap: _through_any,
+        Permute: lambda move, axis: move.dims.index(axis),
+        Reshape: _through_reshape,
+        Expand: lambda move, axis: axis + len(move.outside) - len(move.inside),
+        Slice: lambda move, axis: _through_index(move.index, len(move.inside)).get(axis),
+        Place: _through_place,
+        Reduce: _through_reduction,
+    }
+)
 
 
 def followed(move: LinearMap | None, axis: int | None) -> int | None:

@@ -27,5 +27,5 @@ class Beside:
         twin = self._nodes[node.index]
         if twin.owner is not None:  # entry by entry it may depend on values
             return False
-        node.sample, node.channel, node.heads, node.roots = twin.sample, twin.channel, twin.heads, twin.roots
+        node.sample, node.channel, node.heads = twin.sample, twin.channel, twin.heads
         return True

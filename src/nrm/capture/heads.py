@@ -31,6 +31,8 @@ def heads_of(op: Op, parents: list[Node], nodes: list[Node], node: Node) -> Head
     """The heads of an op's result."""
     if isinstance(op, Combine) and op.kind == "matmul":
         return _attended(parents, nodes, node)
+    if all(parent.heads is None for parent in parents):
+        return None
     if isinstance(op, Combine):
         return _through(op.terms[0].move, parents[0].heads) if len(op.terms) == 1 else None
     if isinstance(op, Multiply):

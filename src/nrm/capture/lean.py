@@ -90,7 +90,7 @@ class LeanNode(Node):
         self.index, self.op, self.inputs = node.index, op, inputs
         self.name, self.module, self.function = node.name, node.module, node.function
         self.sample, self.channel, self.owner, self.heads = node.sample, node.channel, node.owner, node.heads
-        self.roots, self.recall = node.roots, node.recall
+        self.recall = node.recall
         self.shape, self.ndim, self.dtype, self.device = node.shape, node.ndim, node.dtype, node.device
 
     @property

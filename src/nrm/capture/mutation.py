@@ -34,6 +34,11 @@ def writing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpOverl
     return func if isinstance(func, OpOverload) and func._schema.is_mutable else None
 
 
+def is_op(func: Any) -> bool:
+    """Whether a function is an op of ``torch.ops``, which may write into any of its arguments."""
+    return isinstance(func, OpOverload | OpOverloadPacket)
+
+
 def written(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """The arguments of a call into which it writes."""
     places = _places(op)

@@ -111,7 +111,7 @@ def _name_in_library(func: Any) -> str:
 
 
 @functools.cache
-def _place_of_inplace(func: Any) -> int | None:
+def place_of_inplace(func: Any) -> int | None:
     """Where a functional call has its argument ``inplace``, if it has one."""
     if getattr(func, "__module__", "") != "torch.nn.functional":
         return None
@@ -126,7 +126,7 @@ def without_inplace(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
     """The arguments of a functional call with ``inplace=True`` as those of its out-of-place form."""
-    place = _place_of_inplace(func)
+    place = place_of_inplace(func)
     if place is None:
         return args, kwargs, False
     if len(args) > place:

@@ -6,6 +6,7 @@ identity and kept alive while recording. What happens to memory that is written 
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nrm.capture import axes, elementwise, heads, lean, mutation, remember, repeat, samples, sparse, unseen, writes
+from nrm.capture import axes, heads, lean, mutation, remember, repeat, samples, sparse, unseen, writes
 from nrm.capture.anatomy import Anatomy
-from nrm.capture.arguments import is_in_place, tensors_in
+from nrm.capture.arguments import is_in_place, tensors_in, tensors_of
 from nrm.capture.beside import Beside
 from nrm.capture.call import Call
+from nrm.capture.elementwise import Roots
 from nrm.capture.graphs import Graphs
 from nrm.capture.integers import Integers
 from nrm.capture.modules import Modules
@@ -37,6 +39,7 @@ from nrm.capture.names import (
     WITH_CHOICE,
     class_name,
     function_name,
+    place_of_inplace,
     without_inplace,
 )  # fmt: skip
 from nrm.capture.op import Op
@@ -66,6 +69,7 @@ class Recorder(TorchFunctionMode):
     ) -> None:  # fmt: skip
         super().__init__()
         self.nodes: list[Node] = []
+        self.roots = Roots(self.nodes)
         self.names: dict[str, list[int]] = {}
         self.received: dict[str, list[int]] = {}
         self.steps: dict[str, list[list[int]]] = {}
@@ -84,6 +88,7 @@ class Recorder(TorchFunctionMode):
         self._buffers = [tensor for _, tensor in anatomy.buffers]
         self._exact = exact
         self._vocabulary = vocabulary
+        self._registered: dict[type, str | None] = {}
         self.composed = composed
         self._thread = threading.get_ident()
         self.modules = Modules(anatomy)
@@ -115,16 +120,20 @@ class Recorder(TorchFunctionMode):
 
     def own_name(self, module: nn.Module) -> str | None:
         """The name under which a module's class (or one that it is made from) was registered."""
-        return next((n for kind in type(module).__mro__ if (n := class_name(kind)) in self._vocabulary), None)
+        kind = type(module)
+        if kind not in self._registered:
+            names = map(class_name, kind.__mro__)
+            self._registered[kind] = next((name for name in names if name in self._vocabulary), None)
+        return self._registered[kind]
 
     def follow(self, tensor: Tensor, index: int) -> None:
         """From now on the tensor stands for this node."""
         self.live[id(tensor)] = (tensor, index)
         self.derived.pop(id(tensor), None)
-        self.seals[id(tensor)] = unseen.seal(tensor)
-        self.memory.meet(tensor)
-        if self.seals[id(tensor)].pointer in self.memory.exposed:
-            writes.freeze(self, self.seals[id(tensor)].pointer)
+        seal = self.seals[id(tensor)] = unseen.seal(tensor)
+        self.memory.meet(tensor, seal.pointer)
+        if seal.pointer in self.memory.exposed:
+            writes.freeze(self, seal.pointer)
 
     def forget(self, tensor: Tensor) -> None:
         """Lets go of a tensor; if it is met again, by whoever holds it, it is a constant."""
@@ -184,9 +193,8 @@ class Recorder(TorchFunctionMode):
                 node.sample, node.channel, node.heads = parents[0].sample, parents[0].channel, parents[0].heads
             else:
                 self._place(node, parents)
-            node.roots = elementwise.roots_of(node.index, op, parents)
             self._place_input_channel(op, parents)
-        if _moves(op) and any(i in self._moved for i in inputs):
+        if any(i in self._moved for i in inputs) and _moves(op):
             self._moved.add(node.index)
         self.nodes.append(node)
         return node.index
@@ -249,7 +257,6 @@ class Recorder(TorchFunctionMode):
     ) -> int:
         """A new node at which walks begin."""
         node = Node(len(self.nodes), op, (), value.detach(), name, self.path, function, sample, channel)
-        node.roots = {node.index: 0.0}
         if self._beside is not None:
             self._beside.place(node)
         if op.kind == "input":
@@ -274,9 +281,10 @@ class Recorder(TorchFunctionMode):
 
     def _place_input_channel(self, op: Op, parents: list[Node]) -> None:
         """The channel axis of an input is known once the first layer reads it, also behind data movement and sums."""
-        axis = op.read_channel(parents[0].ndim) if parents else None
-        if axis is not None:
-            self._settle_channel(parents[0], axis)
+        if parents and parents[0].index in self._moved and parents[0].index not in self._settled:
+            axis = op.read_channel(parents[0].ndim)
+            if axis is not None:
+                self._settle_channel(parents[0], axis)
 
     def _settle_channel(self, node: Node, axis: int) -> None:
         """Gives a tensor that is made of inputs by data movement this channel axis, and so the inputs themselves."""
@@ -308,21 +316,21 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = dict(kwargs or {})
+        kwargs = kwargs or {}
         name = function_name(func)
         if name in SHAPES or threading.get_ident() != self._thread:
             return func(*args, **kwargs)
         if name == "get:dtype" and self.path in self._recurrent:
             return self._recurrent[self.path]  # these modules refuse inputs that do not have their own precision
-        present = tensors_in((args, kwargs))
-        self._refuse_vmap(present)
-        if not self.modules.opaque and sparse.concerns(self, name, present):
-            return sparse.run(self, func, name, args, kwargs)
-        self.constants.made_now = []
-        met = [] if self.modules.opaque else [unseen.meets(self, t) for t in present]
-        recorded = any(met)
-        if recorded:
-            self.constants.enter(self, name, args, kwargs, present)
+        present, recorded = tensors_of(args, kwargs), False
+        if _functorch.maybe_current_level() is not None:
+            self._refuse_vmap(present)
+        if not self.modules.opaque:
+            if sparse.concerns(self, name, present):
+                return sparse.run(self, func, name, args, dict(kwargs))
+            met = [unseen.meets(self, t) for t in present]
+            recorded = any(met)
+        self.constants.enter(self, name, args, kwargs, present, recorded)
         run = self._run if recorded else self._run_constant
         kind = present[0].device.type if present else "cpu"
         if torch.is_autocast_enabled(kind):  # by the model itself: calls run in the precision of their arguments
@@ -331,6 +339,9 @@ class Recorder(TorchFunctionMode):
         return run(func, name, args, kwargs, present)
 
     def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]) -> Any:
+        if _is_plain(func) and "out" not in kwargs:
+            return self.perform(func, name, *self.precision.prepared(args, kwargs, present, name))
+        kwargs = dict(kwargs)
         if mutation.is_list_op(func):
             return mutation.run_list(self, func, args, kwargs)
         op = mutation.writing(func, args, kwargs)
@@ -363,7 +374,7 @@ class Recorder(TorchFunctionMode):
             if made is not NotImplemented:
                 return made
         func = INSTEAD.get(name, func)
-        present = tensors_in((args, kwargs))
+        present = tensors_of(args, kwargs)
         before = [unseen.version(t) for t in present]
         result = self._call(func, name, args, kwargs)
         unseen.refuse_writing(self, name, present, before)
@@ -478,15 +489,16 @@ class Recorder(TorchFunctionMode):
         ]
         if not outputs:
             return
-        given = self.tracked_in((args, kwargs))
-        empty = given and all(t.numel() for t in outputs) and not any(t.numel() for t in given)
-        if empty and name not in AT_PLACES:  # a sum over no edges is a layer like that over some
-            remember.derive(self, func, args, kwargs, result, relevant=False)  # nothing comes from empty tensors
+        present = tensors_of(args, kwargs)
+        from_nothing = not all(t.numel() for t in present) and self._come_from_nothing(present, outputs)
+        if from_nothing and name not in AT_PLACES:  # a sum over no edges is a layer like that over some
+            remember.derive(self, func, args, kwargs, result, relevant=False)
             return
         builder = self._vocabulary.get(name)
         steps: Any = None
         if builder is not None and not any(t.is_complex() for t in outputs):
-            kwargs = {NUMPY_NAMES.get(k, k): v for k, v in kwargs.items()}
+            if not NUMPY_NAMES.keys().isdisjoint(kwargs):
+                kwargs = {NUMPY_NAMES.get(k, k): v for k, v in kwargs.items()}
             call = Call(self, func, name, args, kwargs, result)
             try:
                 steps = builder(call, *args, **kwargs)
@@ -495,12 +507,19 @@ class Recorder(TorchFunctionMode):
         if steps is None:
             op = Unknown(name, self.place())
             steps = [(t, op, self.indices((args, kwargs))) for t in outputs]
+        derived = bool(self.derived) and any(id(t) in self.derived for t in present)
         for tensor, op, inputs in steps:
             index = self.add(op, inputs, tensor, name)
-            remember.keep(self, self.nodes[index], func, args, kwargs, result, tensor)
+            if derived or remember.wants(self.nodes[index]):
+                remember.keep(self, self.nodes[index], func, args, kwargs, result, tensor)
             self.follow(tensor, index)
         if name == "linear":
             self._name_by_weight(args, kwargs, result)
+
+    def _come_from_nothing(self, present: list[Tensor], outputs: list[Tensor]) -> bool:
+        """Whether all tracked arguments of a call are empty, and its results are not."""
+        given = [t for t in present if self.tracked(t)]
+        return bool(given) and all(t.numel() for t in outputs) and not any(t.numel() for t in given)
 
     def _name_by_weight(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         """A call with the weight of a module that is never called itself counts as its call: ``attn.out_proj``."""
@@ -511,6 +530,16 @@ class Recorder(TorchFunctionMode):
             return
         given = self.indices(kwargs.get("input", args[0] if args else None))
         self.borrowed.append((path, self.node(result).index, given))
+
+
+@functools.lru_cache(4096)
+def _is_plain(func: Any) -> bool:
+    """Whether the calls of a function are recorded as they come: it writes, casts, reads and hands out nothing."""
+    name = function_name(func)
+    if name in CASTS or name in CONSTANT or name in READS or name in HANDS_OUT or name.startswith("set"):
+        return False
+    writes_ = is_in_place(func) or place_of_inplace(func) is not None
+    return not writes_ and not mutation.is_list_op(func) and not mutation.is_op(func)
 
 
 def _stays(op: Op, parents: list[Node], value: Tensor) -> bool:

@@ -28,13 +28,15 @@ def _stand_in(r: Recorder, tensor: Tensor) -> Any:
     return At(r.node(tensor).index) if r.tracked(tensor) else tensor
 
 
+def wants(node: Node) -> bool:
+    """Whether the op of a node does not tell the whole truth about its call."""
+    return node.op.holds or node.function in SPLITS or node.function in OWN
+
+
 def keep(
     r: Recorder, node: Node, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, tensor: Tensor
 ) -> None:
-    """Keeps the call of a node if its op does not tell the whole truth."""
-    derived = bool(r.derived) and any(id(t) in r.derived for t in tensors_in((args, kwargs)))
-    if not derived and not node.op.holds and node.function not in SPLITS and node.function not in OWN:
-        return
+    """Keeps the call of a node."""
     position = next((k for k, t in enumerate(tensors_in(result)) if t is tensor), None)
     if position is not None:
         node.recall = recall(r, func, args, kwargs, position)
@@ -47,6 +49,8 @@ def derive(
 
     Of a call with arguments that carry relevance, float results carry it on.
     """
+    if relevant and type(result) is Tensor and result.is_floating_point():
+        return  # as of most calls
     for position, tensor in enumerate(tensors_in(result)):
         carries = relevant and (tensor.is_floating_point() or tensor.is_complex())
         if not carries and not r.tracked(tensor):

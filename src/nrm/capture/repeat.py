@@ -27,6 +27,9 @@ CHANGES = (0.5, 1e-3)
 """By how much inputs are changed: enough to see it in whole numbers, or so little that no decision falls otherwise."""
 
 
+NUMBERS = {float, int}
+
+
 class Entered(NamedTuple):
     """The constants among the arguments of a recorded call: numbers, and float tensors that are not tracked."""
 
@@ -61,16 +64,23 @@ class Constants:
         self._known.update((id(t), (t, unseen.address(t))) for t in tensors_in(value) if t.is_floating_point())
 
     def enter(
-        self, r: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]
-    ) -> None:
-        """Notes the constants that a recorded call is given."""
-        numbers = [a for a in (*args, *kwargs.values()) if type(a) in (float, int)]
-        tensors = [t for t in present if t.is_floating_point() and id(t) not in r.live]
+        self, r: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor],
+        recorded: bool,
+    ) -> None:  # fmt: skip
+        """A call begins. Notes the constants that one which is recorded is given."""
+        self.made_now = []
+        if not recorded:
+            return
+        numbers = [a for a in (*args, *kwargs.values()) if type(a) in NUMBERS]
+        tensors = [t for t in present if id(t) not in r.live and t.is_floating_point()]
         values = (*numbers, *tensors)
-        self.made_now = [values[position] for position in self._made.get(len(self.entered), ())]
+        if self._made:
+            self.made_now = [values[position] for position in self._made.get(len(self.entered), ())]
         contents = tuple(map(_content, values)) if self.reads else ()
         self.entered.append(Entered(r.path, name, values, contents))
-        self.strangers.update((id(t), t) for t in tensors if self._is_strange(r, t))
+        for t in tensors:
+            if self._is_strange(r, t):
+                self.strangers[id(t)] = t
 
     def produce(self, r: Recorder, name: str, args: tuple[Any, ...], present: list[Tensor], result: Any) -> None:
         """Notes the result of a call of constants: what is made of strangers, or of an array, is one."""

@@ -8,8 +8,9 @@ it is used again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +20,17 @@ from nrm.capture.op import Maps, Op
 from nrm.capture.ops import Combine, Source
 from nrm.capture.tape import Node
 from nrm.operators import (
+    ByType,
     Centering,
+    Composed,
+    Convolution,
     Dense,
     Function,
     Gather,
     Grouped,
     LinearMap,
     Matmul,
+    Movement,
     Reduce,
     Scatter,
     convolution_in,
@@ -48,6 +53,10 @@ def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
     maps = op.maps(len(parents))
     if maps is None:
         return _through_unknown(parents, shape, batch)
+    if len(parents) == 1 and parents[0].sample is not None:  # most ops read one tensor
+        axis = _axis_through(maps[0], parents[0].sample)
+        if axis is not None:
+            return Whose(axis) if shape[axis] == batch else Whose()
     found = [_axis_through(m, p.sample) for m, p in zip(maps, parents, strict=True)]
     if all((a is not None) if p.sample is not None else p.owner is None for a, p in zip(found, parents, strict=True)):
         axes = {a for a in found if a is not None}
@@ -63,8 +72,10 @@ def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
 
 def settle(node: Node, nodes: Sequence[Node], batch: int) -> None:
     """Constants that meet samples belong to the samples of the entries they enter, also if they were moved before."""
+    if not node.has_samples or all(nodes[i].has_samples for i in node.inputs):
+        return
     maps = node.op.maps(len(node.inputs)) if node.op.is_local and not node.op.scales else None
-    if maps is None or not node.has_samples:
+    if maps is None:
         return
     for map, i in zip(maps, node.inputs, strict=True):
         parent = nodes[i]
@@ -181,38 +192,65 @@ def _axis_through(map: LinearMap | None, axis: int | None) -> int | None:
     """The axis that the samples lie along after a map, if it leaves every sample where it was."""
     if map is None or axis is None:
         return axis
-    if isinstance(map, Gather):
-        return _through_gather(map, axis)
-    if isinstance(map, Scatter):
-        return axis if _keeps(map, axis) and map.keeps(axis, axis) else None
-    if isinstance(map, Function) and map.kept:
-        return dict(map.kept).get(axis)
-    free = _free_axes(map)
-    if free is not None:
-        return axis if axis in free and _keeps(map, axis) else None
+    return _THROUGH[type(map)](map, axis)
+
+
+def _through_movement(map: LinearMap, axis: int) -> int | None:
     after = through(map, axis)
     return after if after is not None and map.outside[after] == map.inside[axis] else None
 
 
+def _through_step(map: LinearMap, axis: int) -> int | None:
+    free = _free_axes(map)
+    if free is None:
+        return _through_movement(map, axis)
+    return axis if axis in free and _keeps(map, axis) else None
+
+
+def _through_function(map: Function, axis: int) -> int | None:
+    return dict(map.kept).get(axis) if map.kept else _through_step(map, axis)
+
+
+def _through_scatter(map: Scatter, axis: int) -> int | None:
+    return axis if _keeps(map, axis) and map.keeps(axis, axis) else None
+
+
 def _keeps(map: LinearMap, axis: int) -> bool:
-    return len(map.inside) == len(map.outside) and map.inside[axis] == map.outside[axis]
+    inside, outside = map.inside, map.outside
+    return len(inside) == len(outside) and inside[axis] == outside[axis]
 
 
 def _free_axes(map: LinearMap) -> range | tuple[int, ...] | None:
     """The axes along which a linear step works independently; None for maps that move or remove axes."""
-    ndim = len(map.inside)
-    if isinstance(map, Dense | Grouped):
-        return range(ndim - 1)
+    return _FREE[type(map)](map)
+
+
+def _free_in_convolution(map: LinearMap) -> range | None:
     convolution = convolution_in(map)
-    if convolution is not None:
-        return range(ndim - convolution.weight.ndim + 1)
-    if isinstance(map, Matmul):
-        return (*range(ndim - 2), ndim - 1) if map.left else range(ndim - 1)
-    if isinstance(map, Centering):
-        return tuple(d for d in range(ndim) if d not in map.dims) if tuple(map.view) == tuple(map.inside) else (0,)
-    if isinstance(map, Function):
-        return range(1) if map.batched else ()
-    return None
+    return None if convolution is None else range(len(map.inside) - convolution.weight.ndim + 1)
+
+
+def _free_in_product(map: Matmul) -> range | tuple[int, ...]:
+    ndim = len(map.inside)
+    return (*range(ndim - 2), ndim - 1) if map.left else range(ndim - 1)
+
+
+def _free_in_norm(map: Centering) -> tuple[int, ...]:
+    return tuple(d for d in range(len(map.inside)) if d not in map.dims) if tuple(map.view) == map.inside else (0,)
+
+
+_FREE: ByType[Callable[[Any], range | tuple[int, ...] | None]] = ByType(
+    {
+        LinearMap: lambda map: None,
+        Dense: lambda map: range(len(map.inside) - 1),
+        Grouped: lambda map: range(len(map.inside) - 1),
+        Convolution: _free_in_convolution,
+        Composed: _free_in_convolution,
+        Matmul: _free_in_product,
+        Centering: _free_in_norm,
+        Function: lambda map: range(1) if map.batched else (),
+    }
+)
 
 
 def _through_gather(map: Gather, axis: int) -> int | None:
@@ -229,6 +267,17 @@ def _through_gather(map: Gather, axis: int) -> int | None:
         if bool(((source == own) | ~filled).all()):
             return d
     return None
+
+
+_THROUGH: ByType[Callable[[Any, int], int | None]] = ByType(
+    {
+        LinearMap: _through_step,
+        Movement: _through_movement,
+        Gather: _through_gather,
+        Scatter: _through_scatter,
+        Function: _through_function,
+    }
+)
 
 
 def _by_entry(op: Op, maps: Maps, parents: list[Node], shape: torch.Size, batch: int) -> Whose:

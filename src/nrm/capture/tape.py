@@ -24,8 +24,7 @@ class Node:
 
     ``sample`` is the axis along which samples lie; a tensor without one has ``owner``, the sample of every entry
     (or belongs to the only sample). ``channel`` is the axis of channels. ``heads`` says that an axis holds so many
-    attention heads, one after the other. ``roots`` are the tensors that it is an elementwise function of, with its
-    value where they are 0. ``recall`` is the call that made it, where the op alone does not tell how.
+    attention heads, one after the other. ``recall`` is the call that made it, where the op alone does not tell how.
     """
 
     index: int
@@ -39,7 +38,6 @@ class Node:
     channel: int | None = None
     owner: Tensor | None = None
     heads: tuple[int, int] | None = None
-    roots: dict[int, float] = field(default_factory=dict)
     recall: Recall | None = None
     shape: torch.Size = field(init=False)
     """The shape of the tensor as the model has it, sample axis included; known without its value, as are the others."""

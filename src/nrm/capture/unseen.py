@@ -45,7 +45,7 @@ def seal(tensor: Tensor) -> Seal:
 def meets(r: Recorder, tensor: Tensor) -> bool:
     """Whether an argument of a call depends on the input; refuses one that is not what was recorded."""
     if id(tensor) not in r.live:
-        found = r.tracked(tensor) or _recognized(r, tensor)
+        found = not r.memory.is_home(tensor) and (r.tracked(tensor) or _recognized(r, tensor))
     else:
         known = r.seals[id(tensor)]
         found = tensor._cdata == known.inner and (version(tensor) == known.version or not tensor.numel())

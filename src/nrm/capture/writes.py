@@ -49,16 +49,24 @@ class Memory:
         self.seen: dict[int, list[Tensor]] = {}
         self.exposed: dict[int, str] = {}
         self._begins: list[int] = []
-        self._own = {memory_of(t): t for t in own if t.numel() and not isinstance(t, LateWeight)}
+        plain = [(t, memory_of(t)) for t in own if not isinstance(t, LateWeight) and t.numel()]
+        self._own = {pointer: t for t, pointer in plain}
+        self._home = {id(t): (t.data_ptr(), pointer) for t, pointer in plain}
         self._saved: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
-    def meet(self, tensor: Tensor) -> None:
+    def is_home(self, tensor: Tensor) -> bool:
+        """Whether a tensor is one of the model's own, on its own memory, which no tracked tensor lies on."""
+        own = self._home.get(id(tensor))
+        return own is not None and own[0] == tensor.data_ptr() and own[1] not in self.seen
+
+    def meet(self, tensor: Tensor, pointer: int) -> None:
         """Remembers which memory a tensor lies on."""
         if tensor.numel():
-            pointer = memory_of(tensor)
             if pointer not in self.seen:
                 bisect.insort(self._begins, pointer)
-            self.seen.setdefault(pointer, []).append(tensor)
+                self.seen[pointer] = [tensor]
+            else:
+                self.seen[pointer].append(tensor)
 
     def forget(self, tensor: Tensor) -> None:
         """Forgets a tensor that is given back, and its memory if no other one lies on it."""

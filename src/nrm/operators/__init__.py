@@ -5,6 +5,7 @@ Every step of a relevance measure is built from such maps. A map acts on tensors
 """
 
 from nrm.operators.by_channel import apply_by_channel, transpose_by_channel
+from nrm.operators.by_type import ByType as ByType
 from nrm.operators.convolution import Convolution, FlatConvolution, convolution_in
 from nrm.operators.dense import Dense
 from nrm.operators.fields import Field, WeightRows, field_of, pick, sources

@@ -98,7 +98,9 @@ class Matmul(LinearMap):
         if len(x) < 2:  # a vector, which has no leading axes and no second one
             return torch.Size((*c[:-2], c[-2 if self.left else -1]))
         last = (c[-2], x[-1]) if self.left else (x[-2], c[-1])
-        leading = torch.broadcast_shapes(x[:-2], c[:-2])  # type: ignore[no-untyped-call]
+        leading = x[:-2]
+        if leading != c[:-2]:
+            leading = torch.broadcast_shapes(leading, c[:-2])  # type: ignore[no-untyped-call]
         return torch.Size((*leading, *last))
 
     @property

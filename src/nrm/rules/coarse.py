@@ -48,7 +48,7 @@ class _Builder:
         if "name" not in changes:
             self._place[node.index] = index
             changes["name"] = self._labels.get(node.index, node.name)
-        self._nodes.append(replace(node, index=index, roots={}, recall=None, **changes))
+        self._nodes.append(replace(node, index=index, recall=None, **changes))
         return index
 
     def join(self, rule: Between, starts: Sequence[int], end: Node, baselines: tuple[Tensor, ...]) -> None:

@@ -35,7 +35,7 @@ class DifferenceNode(Node):
         self.index, self.op, self.inputs = here.index, op, inputs
         self.name, self.module, self.function = here.name, here.module, here.function
         self.sample, self.channel, self.owner, self.heads = here.sample, here.channel, here.owner, here.heads
-        self.roots, self.recall = here.roots, None
+        self.recall = None
         self.shape, self.ndim, self.dtype, self.device = here.shape, here.ndim, here.dtype, here.device
 
     @property

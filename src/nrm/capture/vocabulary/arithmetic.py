@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from nrm.capture.call import Call, of_first
-from nrm.capture.elementwise import common_root
 from nrm.capture.ops import Combine, LogSoftmax, Multiply, Pointwise, Singular, Softmax, Term, Unknown
 from nrm.capture.vocabulary.pooling import choice
-from nrm.capture.vocabulary.reading import Steps, reads, wide
+from nrm.capture.vocabulary.reading import Steps, expanded, once, reads, term, wide
 from nrm.errors import CaptureError
-from nrm.operators import Expand, LinearMap
+from nrm.operators import LinearMap
 
 
 @reads(
@@ -116,8 +115,7 @@ def _add(c: Call, input: Any, other: Any, *, alpha: float = 1) -> Steps:
             shift = piece if shift is None else shift + piece
             continue
         tensor = value if c.tracked(value) else wide(c, value, shape)
-        move = None if tensor.shape == shape else Expand(tensor.shape, shape)
-        terms.append(Term(move, sign))
+        terms.append(term(tensor.shape, shape, sign))
         inputs.append(c.index(tensor))
     return [(c.result, Combine(tuple(terms), shift, joins=True, kind="add"), inputs)]
 
@@ -182,23 +180,23 @@ def _mul(c: Call, input: Any, other: Any, *, rounding_mode: Any = None) -> Steps
     shape = c.result.shape
     quotient = c.name == "div"
     if c.tracked(input) and c.tracked(other):
-        root = None if quotient else common_root(*(c.recorder.node(t) for t in (input, other)))
+        root = None if quotient else c.recorder.roots.common(*map(c.recorder.node, (input, other)))
         if root is not None:
             return [(c.result, Pointwise(root[1], factors=(c.index(input), c.index(other))), [root[0]])]
-        moves = tuple(_widening(t, shape) for t in (input, other))
-        return c.one(Multiply(moves, quotient), input, other)
+        return c.one(_product(input.shape, other.shape, shape, quotient), input, other)
     if c.tracked(other) and quotient:
-        return c.one(_reciprocal(c, lambda v: input / v, _widening(other, shape)), other)
+        return c.one(_reciprocal(c, lambda v: input / v, expanded(other.shape, shape)), other)
     x, factor = (input, other) if c.tracked(input) else (other, input)
-    move = None if x.shape == shape else Expand(x.shape, shape)
     scale = factor.detach() if isinstance(factor, Tensor) else float(factor)
     if isinstance(scale, Tensor) and not scale.is_floating_point():
         scale = scale.to(c.result.dtype)
+    move = expanded(x.shape, shape)
     return c.one(Combine((Term(move, 1.0 / scale if quotient else scale),), kind="scale"), x)
 
 
-def _widening(t: Tensor, shape: torch.Size) -> Expand | None:
-    return None if t.shape == shape else Expand(t.shape, shape)
+@once
+def _product(first: torch.Size, second: torch.Size, outside: torch.Size, quotient: bool) -> Multiply:
+    return Multiply((expanded(first, outside), expanded(second, outside)), quotient)
 
 
 @reads("rdiv", "rtruediv")

@@ -179,7 +179,11 @@ def _halves(c: Call, halves: Sequence[tuple[Tensor, LinearMap]]) -> Steps:
     inputs = []
     for side, (x, map) in zip(("left", "right"), halves, strict=True):
         inputs.append(c.recorder.add(Linear(map, "matmul"), [c.index(x)], c.result, f"{c.name}.{side}"))
-    return [(c.result, Combine((Term(None, 0.5), Term(None, 0.5)), joins=True, kind="matmul"), inputs)]
+    return [(c.result, HALVES, inputs)]
+
+
+HALVES = Combine((Term(None, 0.5), Term(None, 0.5)), joins=True, kind="matmul")
+"""A product of matrices, as the sum of what it is to each factor."""
 
 
 @reads("addmm")

@@ -15,9 +15,12 @@ from torch import Tensor
 from nrm.capture.arguments import tensors_in
 from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Op, Term
-from nrm.capture.vocabulary.reading import Steps, flat, moved, positions, reads
+from nrm.capture.vocabulary.reading import Steps, flat, moved, once, positions, reads, reshaped
 from nrm.capture.vocabulary.scatter import added_at, flat_places, scatter_add
-from nrm.operators import Expand, Gather, Permute, Place, Reshape, Slice
+from nrm.operators import Expand, Gather, Permute, Place, Slice
+
+ALL = (None, None, None)
+"""A whole axis, among slices as tuples."""
 
 
 @reads(
@@ -26,11 +29,7 @@ from nrm.operators import Expand, Gather, Permute, Place, Reshape, Slice
     "view_copy", "squeeze_copy", "unsqueeze_copy", "detach_copy", "resolve_conj", "resolve_neg",
 )  # fmt: skip
 def _reshape(c: Call, input: Tensor, *_: Any, **__: Any) -> Steps:
-    if not isinstance(c.result, Tensor):
-        return None
-    if input.shape == c.result.shape:
-        return c.one(Combine((Term(),)), input)
-    return c.one(Combine((Term(Reshape(input.shape, c.result.shape)),)), input)
+    return c.one(reshaped(input.shape, c.result.shape), input) if isinstance(c.result, Tensor) else None
 
 
 @reads("tensor", "as_tensor", "asarray")
@@ -60,9 +59,15 @@ def _full(c: Call, *args: Any, **kwargs: Any) -> Steps:
     "adjoint",
 )  # fmt: skip
 def _permute(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
-    strides = torch.empty_strided(tuple(input.shape), tuple(range(1, input.ndim + 1)), device="meta")
-    marked = c.func(strides, *args, **kwargs)
-    return c.one(Combine((Term(Permute(input.shape, tuple(s - 1 for s in marked.stride()))),)), input)
+    order = tuple(tuple(a) if isinstance(a, list) else a for a in args), tuple(kwargs.items())
+    return c.one(_permuted(input.shape, c.func, *order), input)
+
+
+@once
+def _permuted(inside: torch.Size, function: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Combine:
+    strides = torch.empty_strided((1,) * len(inside), tuple(range(1, len(inside) + 1)))
+    marked = function(strides, *args, **dict(kwargs))
+    return Combine((Term(Permute(inside, tuple(s - 1 for s in marked.stride()))),))
 
 
 @reads("getitem", "select", "narrow")
@@ -70,10 +75,29 @@ def _getitem(c: Call, input: Tensor, *args: Any, **kwargs: Any) -> Steps:
     if c.name == "getitem":
         index = args[0] if isinstance(args[0], tuple) else (args[0],)
         if all(i is None or i is Ellipsis or (isinstance(i, int | slice) and not isinstance(i, bool)) for i in index):
-            return c.one(Combine((Term(Slice(input.shape, c.result.shape, index)),)), input)
+            return c.one(_sliced(input.shape, c.result.shape, _plain(index)), input)
     elif not tensors_in_any(args, kwargs):
         return _narrow(c, input, *args, **kwargs)
     return _probe(c, input, *args, **kwargs)
+
+
+def _plain(index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Basic indexing as something that can be looked up: slices as tuples."""
+    return tuple((i.start, i.stop, i.step) if isinstance(i, slice) else i for i in index)
+
+
+def _index(plain: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(slice(*i) if isinstance(i, tuple) else i for i in plain)
+
+
+@once
+def _sliced(inside: torch.Size, outside: torch.Size, plain: tuple[Any, ...]) -> Combine:
+    return Combine((Term(Slice(inside, outside, _index(plain))),))
+
+
+@once
+def _placed(inside: torch.Size, outside: torch.Size, plain: tuple[Any, ...]) -> Term:
+    return Term(Place(inside, outside, _index(plain)))
 
 
 def tensors_in_any(*values: Any) -> bool:
@@ -84,8 +108,8 @@ def tensors_in_any(*values: Any) -> bool:
 def _narrow(c: Call, input: Tensor, dim: int, start: int = 0, length: int = 1, **kwargs: int) -> Steps:
     dim = dim % input.ndim
     start = kwargs.get("index", start) % max(input.shape[dim], 1) if length else start
-    where = start if c.name == "select" else slice(start, start + length)
-    return c.one(Combine((Term(Slice(input.shape, c.result.shape, (*(slice(None),) * dim, where))),)), input)
+    where = start if c.name == "select" else (start, start + length, None)
+    return c.one(_sliced(input.shape, c.result.shape, (*(ALL,) * dim, where)), input)
 
 
 @reads(
@@ -122,9 +146,9 @@ def _cat(c: Call, tensors: Any, dim: int = 0) -> Steps:
     for t in tensors:
         if t.ndim == 1 and t.numel() == 0:
             continue
-        index = (*(slice(None),) * dim, slice(start, start + t.shape[dim]))
+        index = (*(ALL,) * dim, (start, start + t.shape[dim], None))
         start += t.shape[dim]
-        terms.append(Term(Place(t.shape, c.result.shape, index)))
+        terms.append(_placed(t.shape, c.result.shape, index))
         inputs.append(c.index(t))
     return [(c.result, Combine(tuple(terms)), inputs)]
 
@@ -132,7 +156,7 @@ def _cat(c: Call, tensors: Any, dim: int = 0) -> Steps:
 @reads("stack")
 def _stack(c: Call, tensors: Any, dim: int = 0) -> Steps:
     dim = dim % c.result.ndim
-    terms = [Term(Place(t.shape, c.result.shape, (*(slice(None),) * dim, i))) for i, t in enumerate(tensors)]
+    terms = [_placed(t.shape, c.result.shape, (*(ALL,) * dim, i)) for i, t in enumerate(tensors)]
     return [(c.result, Combine(tuple(terms)), [c.index(t) for t in tensors])]
 
 
@@ -148,7 +172,12 @@ def _stacked(c: Call, *tensors: Any) -> Steps:
 
 @reads("expand", "expand_as", "broadcast_to")
 def _expand(c: Call, input: Tensor, *_: Any, **__: Any) -> Steps:
-    return c.one(Combine((Term(Expand(input.shape, c.result.shape)),)), input)
+    return c.one(_broadcast(input.shape, c.result.shape), input)
+
+
+@once
+def _broadcast(inside: torch.Size, outside: torch.Size) -> Combine:
+    return Combine((Term(Expand(inside, outside)),))
 
 
 @reads("pad")

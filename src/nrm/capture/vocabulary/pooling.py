@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nrm.capture.call import Call, of_first
 from nrm.capture.ops import Combine, Linear, Select, Term
-from nrm.capture.vocabulary.reading import Steps, axes, count, linear_function, reads, wide
+from nrm.capture.vocabulary.reading import Steps, axes, count, linear_function, once, reads, wide
 from nrm.operators import Function, Gather, Masking, Reduce
 
 
@@ -48,7 +48,12 @@ def _grid_sample(c: Call, input: Tensor, grid: Tensor, *args: Any, **kwargs: Any
 def _reduce(c: Call, input: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Steps:
     dims = axes(dim, input.ndim)
     weight = 1.0 if c.name == "sum" else 1.0 / max(count(input.shape, dims), 1)
-    return c.one(Linear(Reduce(input.shape, c.result.shape, dims, weight), "pool"), input)
+    return c.one(_reduced(input.shape, c.result.shape, dims, weight), input)
+
+
+@once
+def _reduced(inside: torch.Size, outside: torch.Size, dims: tuple[int, ...], weight: float) -> Linear:
+    return Linear(Reduce(inside, outside, dims, weight), "pool")
 
 
 @reads("cumsum")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from nrm.capture.call import Call
 from nrm.capture.ops import Combine, Linear, Op, Term
-from nrm.operators import Function, Gather
+from nrm.operators import Expand, Function, Gather, Reshape
 
 Steps = list[tuple[Tensor, Op, list[int]]] | None
 VOCABULARY: dict[str, Callable[..., Steps]] = {}
@@ -26,6 +27,28 @@ def reads(*names: str) -> Callable[[Callable[..., Steps]], Callable[..., Steps]]
         return builder
 
     return register
+
+
+once = functools.lru_cache(4096)
+"""Makes an op without tensors once: it is a value, which all calls of one form share."""
+
+
+@once
+def reshaped(inside: torch.Size, outside: torch.Size) -> Combine:
+    """All entries in their order, seen with another shape (or the same)."""
+    return Combine((Term(None if inside == outside else Reshape(inside, outside)),))
+
+
+@once
+def expanded(inside: torch.Size, outside: torch.Size) -> Expand | None:
+    """Broadcasting, where the shapes differ."""
+    return None if inside == outside else Expand(inside, outside)
+
+
+@once
+def term(inside: torch.Size, outside: torch.Size, scale: float) -> Term:
+    """A term of a sum that is broadcast and scaled by a number."""
+    return Term(expanded(inside, outside), scale)
 
 
 def many(value: Any, n: int) -> tuple[int, ...]:
