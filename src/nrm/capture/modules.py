@@ -43,7 +43,8 @@ class Modules:
         if self._inside > 1:
             return
         self.path = self._paths.get(id(module), self.path)
-        self._running.append((self.path, len(r.nodes), r.indices(args)))
+        with torch._C.DisableTorchFunction():  # these looks are not calls of the model
+            self._running.append((self.path, len(r.nodes), r.indices(args)))
         r.blocks.enter(self.path)
 
     def leave(self, r: Recorder, module: nn.Module, args: Any, *rest: Any) -> None:
@@ -59,7 +60,7 @@ class Modules:
             if self._inside:
                 return
             self._record(r, module, args, kwargs, output)
-        with torch._C.DisableTorchFunction():  # these looks are not calls of the model
+        with torch._C.DisableTorchFunction():
             floats = [t for t in tensors_in(output) if t.is_floating_point() and t.numel()]
             known = r.indices(floats)
         path, begin, given = self._running.pop()
@@ -82,13 +83,14 @@ class Modules:
     def _record(self, r: Recorder, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """One call of a module that is read as a whole; None for its output says that it failed."""
         name = r.own_name(module)
-        if name is None or output is None or not r.indices((args, kwargs)):
+        if name is None or output is None:
             return
         given = inspect.signature(module.forward).bind(*args, **kwargs)
         self._probing = True
         try:
             with torch._C.DisableTorchFunction():
-                r.record(Forward(module, r.precision.dtype), name, given.args, given.kwargs, output)
+                if r.indices((args, kwargs)):
+                    r.record(Forward(module, r.precision.dtype), name, given.args, given.kwargs, output)
         finally:
             self._probing = False
 

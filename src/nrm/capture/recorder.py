@@ -348,7 +348,9 @@ class Recorder(TorchFunctionMode):
         if op is not None:
             return mutation.run(self, op, name, args, kwargs)
         if name in CASTS:
-            return self._cast(func, args, kwargs)
+            if self.tracked(args[0]):
+                return self._cast(func, args, kwargs)
+            return self._run_constant(func, name, args, kwargs, [args[0]])  # in the precision of one that is tracked
         if name == "set:data":
             return self._set_data(func, *args)
         shaped = name in CONSTANT and not self.indices((args[1:], kwargs))
@@ -466,7 +468,7 @@ class Recorder(TorchFunctionMode):
     def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A change of precision or device: precision is the measure's own choice."""
         result = func(*args, **kwargs)
-        if not self.tracked(args[0]) or not isinstance(result, Tensor) or not result.is_floating_point():
+        if not isinstance(result, Tensor) or not result.is_floating_point():
             remember.derive(self, func, args, kwargs, result, relevant=True)
             return result
         if result is args[0] and self._exact:

@@ -14,6 +14,7 @@ from nrm.capture.vocabulary import (
     norms,
     pooling,
     recurrent,
+    regions,
     scatter,
     sequences,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "norms",
     "pooling",
     "recurrent",
+    "regions",
     "scatter",
     "sequences",
 ]

@@ -161,6 +161,13 @@ def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | Non
     return result if bias is None else result + bias
 
 
+@composes("broadcast_tensors")
+def _broadcast(*tensors: Any) -> list[Tensor]:
+    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    shape = torch.broadcast_shapes(*(t.shape for t in given))  # type: ignore[no-untyped-call]
+    return [t.expand(shape) for t in given]
+
+
 @composes("addmv")
 def _addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     return input * beta + torch.mv(mat, vec) * alpha

@@ -15,8 +15,9 @@ def main() -> None:
     given = _read()
     chosen = [case for name in given.lists for case in cases_of(name) if fnmatch.fnmatch(case.name, given.only)]
     run(
-        chosen[:: given.every], given.out, limit=given.limit, again=lambda row: row["verdict"] in given.again, told=_say
-    )
+        chosen[:: given.every], given.out, limit=given.limit, room=int(given.room * 2**30), told=_say,
+        again=lambda row: bool({row["verdict"], row["contrast_verdict"]} & set(given.again)),
+    )  # fmt: skip
 
 
 def _read() -> argparse.Namespace:
@@ -26,7 +27,8 @@ def _read() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=1, help="every so many cases, for a sample")
     parser.add_argument("--again", nargs="*", default=[], help="verdicts that are found out anew, such as refused")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds per case")
-    parser.add_argument("--out", type=Path, default=Path("out/census.json"), help="the file of findings")
+    parser.add_argument("--room", type=float, default=2.0, help="gigabytes per case")
+    parser.add_argument("--out", type=Path, default=Path("out/census.jsonl"), help="the file of findings")
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
     return given
@@ -34,7 +36,7 @@ def _read() -> argparse.Namespace:
 
 def _say(found: CensusRow) -> None:
     print(
-        f"{found.of:<14} {found.name:<34} {found.verdict:<13} {found.contrast_verdict:<13} {found.words[:150]}",
+        f"{found.of:<14} {found.name:<34} {found.verdict:<13} {found.contrast_verdict:<13} {(found.words or found.contrast_words)[:150]}",
         flush=True,
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nrm.extras import extra
+from nrm.testing.census.compiled import load_torchvision
 from nrm.testing.census.dummies import Given, candidates, others_like, with_places
 from nrm.testing.census.judge import enliven
 from nrm.testing.census.shrinking import shrunk
@@ -30,6 +32,9 @@ def cases() -> Cases:
     """One case for every model type that has a model."""
     with extra("text", "nrm.testing.census"):
         from transformers import CONFIG_MAPPING
+    with suppress(ImportError):
+        load_torchvision()  # which transformers imports where it is installed
+    importlib.import_module("transformers.modeling_utils")  # once for all, what every case would import by itself
     return [CensusCase(OF, kind, _Maker(kind)) for kind in CONFIG_MAPPING if _classes(kind)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import traceback
 import warnings
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nrm.capture import own_output
+from nrm.capture import own_output, tensors_in
 from nrm.errors import NrmError
 from nrm.measure import Measure, measure
 from nrm.questions import Layer
@@ -30,8 +31,9 @@ class CensusRow:
 
     ``verdict`` is "answered" (every number holds and the certificate accepts), "not accepted" (the certificate says
     that the numbers are no use), "refused" (an error of ours that names the reason), "wrong" (a value or a mass is off,
-    and the certificate accepts all the same), "failed" (an error that is not ours), or "not made" (no such model could
-    be made and run). ``value`` and the masses are how far they are off; ``cost`` counts forward passes.
+    and the certificate accepts all the same), "failed" (an error that is not ours), "too large" (beyond the bounds of
+    time and memory), or "not made" (no such model could be made and run). ``value`` and the masses are how far they are off; ``cost`` counts forward passes. ``reference`` says what the contrast
+    is against: "other" inputs, or "near" ones where the model chooses other things for those (experts, boxes).
     """
 
     of: str
@@ -44,9 +46,11 @@ class CensusRow:
     held: float | None = None
     contrast: float | None = None
     contrast_verdict: str = ""
+    reference: str = ""
     cost: float | None = None
     seconds: float | None = None
     words: str = ""
+    contrast_words: str = ""
     trace: str = ""
 
     def describe(self) -> dict[str, Any]:
@@ -62,7 +66,8 @@ def judge(of: str, name: str, make: Callable[[], Subject]) -> CensusRow:
         try:
             subject = make()
         except Exception as error:
-            return replace(found, verdict="not made", words=words_of(error), trace=_trace(error))
+            verdict = "too large" if _is_large(error) else "not made"
+            return replace(found, verdict=verdict, words=words_of(error), trace=_trace(error))
         found = replace(found, model=type(subject.model).__name__)
         found = _plain(found, subject)
         if found.verdict == "answered":
@@ -87,7 +92,13 @@ def _trace(error: BaseException) -> str:
 def _failed(found: CensusRow, error: Exception) -> CensusRow:
     if isinstance(error, NrmError):
         return replace(found, verdict="refused", words=words_of(error))
+    if _is_large(error):
+        return replace(found, verdict="too large", words=words_of(error))
     return replace(found, verdict="failed", words=words_of(error), trace=_trace(error))
+
+
+def _is_large(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _plain(found: CensusRow, subject: Subject) -> CensusRow:
@@ -122,26 +133,65 @@ def _certified(found: CensusRow, R: Measure) -> CensusRow:
 
 
 def _contrasted(found: CensusRow, subject: Subject) -> CensusRow:
-    """The measure of the difference between two predictions."""
+    """The measure of the difference between two predictions, of near inputs if the others choose other things."""
+    for reference, others in (("other", subject.others), *(("near", near) for near in nearer(subject))):
+        now = _against(replace(found, reference=reference), subject, others)
+        found = now if reference == "other" or now.contrast_verdict == "answered" else found
+        if found.contrast_verdict != "refused":
+            break
+    return found
+
+
+def _against(found: CensusRow, subject: Subject, others: Any) -> CensusRow:
     try:
-        R = measure(
-            subject.model, subject.inputs, output=subject.output, batch_dim=subject.batch_dim, dtype=torch.float64,
-            against=subject.others,
-        )  # fmt: skip
+        R = _measured(subject, against=others)
         off = max(_input_off(R), _cuts_off(R))
         check = R.check(strict=False)
         if check.cut_error is not None:
             off = max(off, check.cut_error)
     except Exception as error:
         failed = _failed(found, error)
-        return replace(found, contrast_verdict=failed.verdict, words=failed.words, trace=failed.trace)
+        return replace(
+            found, contrast_verdict=failed.verdict, contrast_words=failed.words, trace=failed.trace or found.trace
+        )
     verdict = "answered" if off <= OFF and all(check.ok) else "not accepted" if not all(check.ok) else "wrong"
-    return replace(found, contrast=off, contrast_verdict=verdict, words="" if verdict == "answered" else check.verdict)
+    said = "" if verdict == "answered" else check.verdict
+    return replace(found, contrast=off, contrast_verdict=verdict, contrast_words=said)
 
 
-def _measured(subject: Subject) -> Measure:
+def nearer(subject: Subject) -> list[Any]:
+    """Inputs that are closer: numbers a part of the way to the others, or a single other token."""
+    if any(t.is_floating_point() for t in tensors_in(subject.inputs)):
+        ways = [functools.partial(_step, share) for share in (1e-2, 1e-4)]
+    else:
+        ways = [functools.partial(_one_token, k) for k in (-1, -2, 0)]
+    return [_mixed(subject.inputs, subject.others, way) for way in ways]
+
+
+def _step(share: float, x: Tensor, y: Tensor) -> Tensor:
+    return x + share * (y - x) if x.is_floating_point() else x
+
+
+def _one_token(k: int, x: Tensor, y: Tensor) -> Tensor:
+    mixed = x.clone()
+    mixed[..., k] = y[..., k]
+    return mixed
+
+
+def _mixed(one: Any, other: Any, way: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    """Inputs made of two, tensor by tensor."""
+    if isinstance(one, Tensor):
+        return way(one, other)
+    if isinstance(one, dict):
+        return {name: _mixed(value, other[name], way) for name, value in one.items()}
+    if isinstance(one, list | tuple):
+        return type(one)(_mixed(a, b, way) for a, b in zip(one, other, strict=True))
+    return one
+
+
+def _measured(subject: Subject, **more: Any) -> Measure:
     return measure(
-        subject.model, subject.inputs, output=subject.output, batch_dim=subject.batch_dim, dtype=torch.float64
+        subject.model, subject.inputs, output=subject.output, batch_dim=subject.batch_dim, dtype=torch.float64, **more
     )
 
 

@@ -10,20 +10,49 @@ import torch
 from torch import Tensor, nn
 
 from nrm.extras import extra
+from nrm.testing.census.compiled import load_torchvision
 from nrm.testing.census.judge import enliven
 from nrm.testing.census.subject import Cases, CensusCase, NotMadeError, Subject
 
 TIMM, TORCHVISION = "timm", "torchvision"
-SMALL = ("test_", "atto", "femto", "pico", "nano", "micro", "_p2", "xxs", "xx_small", "xsmall", "_xs", "_t0", "mini",
+SMALL = ("test_", "atto", "femto", "pico", "nano", "micro", "mobilenet", "_p2", "xxs", "xx_small", "xsmall", "_xs", "_t0", "mini",
          "tiny", "_0", "_s0", "_m0", "_b0", "_050", "18", "_s", "small", "_r26", "26", "50", "base")  # fmt: skip
 """Parts of names of small models, the smallest first."""
 SIDES = (64, 96, 128, 224, 256)
 """Sides of images that are tried, in pixels."""
+FEW = {"rpn_pre_nms_top_n_test": 20, "rpn_post_nms_top_n_test": 10, "box_detections_per_img": 5}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "googlenet": {"aux_logits": False, "init_weights": False}, "inception": {"aux_logits": False, "init_weights": False},
+    "rcnn": FEW, "retinanet": {"topk_candidates": 20}, "fcos": {"topk_candidates": 20}, "ssd": {"topk_candidates": 20},
+    "vit_": {"image_size": 64},
+}  # fmt: skip
+"""What is asked for beside the defaults, by a part of a model's name: fewer boxes, smaller images."""
+
+
+def _small_maxvit() -> nn.Module:
+    from torchvision import models
+
+    return models.MaxVit((64, 64), 16, 2, [16, 32], [1, 1], 8, 0.0)
+
+
+def _small_mvit() -> nn.Module:
+    from torchvision.models.video.mvit import MSBlockConfig, MViT
+
+    blocks = [
+        MSBlockConfig(1, 16, 32, kernel_q=[3, 3, 3], kernel_kv=[3, 3, 3], stride_q=[1, 1, 1], stride_kv=[1, 4, 4]),
+        MSBlockConfig(2, 32, 32, kernel_q=[3, 3, 3], kernel_kv=[3, 3, 3], stride_q=[1, 2, 2], stride_kv=[1, 2, 2]),
+    ]
+    return MViT((64, 64), 4, blocks, True, False, True, True, num_classes=5)
+
+
+SMALLER: dict[str, Callable[[], nn.Module]] = {"maxvit": _small_maxvit, "mvit": _small_mvit}
+"""Models whose builders fix the size of images, made by their classes."""
 
 
 def timm_cases() -> Cases:
     """One case for every module of timm."""
     with extra("timm", "nrm.testing.census"):
+        load_torchvision()  # which timm imports
         import timm
     return [CensusCase(TIMM, kind, _of_timm(_smallest(timm.list_models(module=kind)))) for kind in timm.list_modules()
             if timm.list_models(module=kind)]  # fmt: skip
@@ -32,6 +61,7 @@ def timm_cases() -> Cases:
 def torchvision_cases() -> Cases:
     """One case for every module of torchvision's models."""
     with extra("vision", "nrm.testing.census"):
+        load_torchvision()
         from torchvision import models
     families: dict[str, list[str]] = {}
     for name in models.list_models():
@@ -67,12 +97,15 @@ def _of_torchvision(name: str) -> Callable[[], Subject]:
     def build(side: int) -> Iterator[nn.Module]:
         from torchvision import models
 
+        small = next((make for part, make in SMALLER.items() if part in name), None)
+        if small is not None:
+            yield small()
+            return
         builder = models.get_model_builder(name)
         takes = inspect.signature(builder).parameters
         options: dict[str, Any] = {"weights": None}
         options |= {"weights_backbone": None} if "weights_backbone" in takes else {}
-        options |= {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
-        yield builder(**options)
+        yield builder(**options, **next((more for part, more in OPTIONS.items() if part in name), {}))
 
     if _finds(name):
         return lambda: _detecting(next(build(0)))

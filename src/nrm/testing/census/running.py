@@ -1,4 +1,4 @@
-"""Running a census: every case in a process of its own with a time limit, and results that are kept on the way."""
+"""Running a census: every case in a process of its own with bounds of time and memory, and findings kept on the way."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from typing import Any
 
 import torch
 
-from nrm.files import write_text
 from nrm.testing.census.judge import CensusRow, judge
 from nrm.testing.census.subject import CensusCase
 
 LIMIT = 60.0
 """Seconds that a case may take."""
-ROOM = 8 << 30
-"""Bytes of memory that a case may take."""
+ROOM = 2 << 30
+"""Bytes of memory that a case may take beyond what the packages take."""
+
+Row = dict[str, Any]
 
 
 def run(
-    cases: Iterable[CensusCase], path: Path, *, limit: float = LIMIT,
-    again: Callable[[dict[str, Any]], bool] | None = None, told: Callable[[CensusRow], None] | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """CensusRows of all cases, those that a file has from an earlier run among them; it is written after every case.
-
-    ``again`` says which of them are found out anew.
+    cases: Iterable[CensusCase], path: Path, *, limit: float = LIMIT, room: int = ROOM,
+    again: Callable[[Row], bool] | None = None, told: Callable[[CensusRow], None] | None = None,
+) -> list[Row]:  # fmt: skip
+    """Findings about all cases. Each is a line of the file at ``path`` as soon as it is known; what is there is not done
+    again, unless ``again`` says so of it: a run that was stopped goes on where it was.
     """
     found = {(row["of"], row["name"]): row for row in read(path)}
     torch.set_num_threads(1)  # what is forked must not wait for threads that are not there
@@ -39,34 +39,44 @@ def run(
         known = found.get((case.of, case.name))
         if known is not None and not (again is not None and again(known)):
             continue
-        finding = alone(case, limit)
+        finding = alone(case, limit, room)
         found[case.of, case.name] = finding.describe()
-        write_text(path, json.dumps(sorted(found.values(), key=lambda row: (row["of"], row["name"])), indent=1))
+        _append(path, json.dumps(finding.describe()))
         if told is not None:
             told(finding)
     return list(found.values())
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The findings that a file has."""
-    rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
-    return rows
+def _append(path: Path, line: str) -> None:
+    """Writes a line behind the last whole one."""
+    cut = path.exists() and not path.read_bytes().endswith(b"\n")
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n" if cut else f"{line}\n")
 
 
-def alone(case: CensusCase, limit: float = LIMIT) -> CensusRow:
+def read(path: Path) -> list[Row]:
+    """The findings that a file has: of every case the last. A line that was cut off by the end of a run is no finding."""
+    found: dict[tuple[str, str], Row] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        if line.endswith("}"):
+            row: Row = json.loads(line)
+            found[row["of"], row["name"]] = row
+    return [found[key] for key in sorted(found)]
+
+
+def alone(case: CensusCase, limit: float = LIMIT, room: int = ROOM) -> CensusRow:
     """What is found out about a case in a process of its own, which is ended when its time is over."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_inside, args=(there, case))
+    process = context.Process(target=_inside, args=(there, case, room))
     begin = time.monotonic()
     process.start()
     there.close()
     try:
         if here.poll(limit):
             return here.recv()  # type: ignore[no-any-return]
-        return CensusRow(
-            case.of, case.name, "timed out", words=f"not done after {time.monotonic() - begin:.0f} seconds"
-        )
+        seconds = time.monotonic() - begin
+        return CensusRow(case.of, case.name, "too large", words=f"not done after {seconds:.0f} seconds")
     except EOFError:
         process.join()
         return CensusRow(case.of, case.name, "failed", words=f"the process ended with code {process.exitcode}")
@@ -77,11 +87,18 @@ def alone(case: CensusCase, limit: float = LIMIT) -> CensusRow:
         here.close()
 
 
-def _inside(pipe: Connection, case: CensusCase) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))
+def _inside(pipe: Connection, case: CensusCase, room: int) -> None:
+    bound = _taken() + room
+    resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno(), 2)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     pipe.send(judge(case.of, case.name, case.make))
     pipe.close()
+
+
+def _taken() -> int:
+    """Bytes of data that the process has by now, as RLIMIT_DATA counts them."""
+    pages = int(Path("/proc/self/statm").read_text().split()[5]) if Path("/proc/self/statm").exists() else 0
+    return pages * resource.getpagesize()
