@@ -26,13 +26,13 @@ def _roi_align(
     counts = (size / bins).ceil().clamp(min=1) if sampling_ratio <= 0 else torch.full_like(size, sampling_ratio)
     if not len(held):
         return input.new_zeros(0, input.shape[1], pooled_height, pooled_width)
-    keys, group = torch.cat([held[:, :1], counts], 1).long().unique(dim=0, return_inverse=True)
+    keys, group = torch.cat([held[:, :1], counts], 1).long().unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
     parts = []
     for k, (image, across, down) in enumerate(keys.tolist()):
         mine = group == k
-        grids = [_points(low[mine, d], size[mine, d] / n, n, m) for d, n, m in
-                 ((0, pooled_width, across), (1, pooled_height, down))]  # fmt: skip
-        parts.append(_means(input[image], *grids, across, down))
+        x = _points(low[mine, 0], size[mine, 0] / pooled_width, pooled_width, across)
+        y = _points(low[mine, 1], size[mine, 1] / pooled_height, pooled_height, down)
+        parts.append(_means(input[image], x, y, across, down))
     order = torch.cat([(group == k).nonzero().flatten() for k in range(len(keys))])
     return torch.cat(parts)[order.argsort()]
 
@@ -57,5 +57,5 @@ def _means(image: Tensor, x: Tensor, y: Tensor, across: int, down: int) -> Tenso
 
 
 def _scaled(place: Tensor, size: int) -> Tensor:
-    """A place in pixels as grid_sample has it, -1 at the first pixel and 1 at the last; a single pixel is everywhere."""
+    """A place in pixels as grid_sample has it, -1 at the first pixel and 1 at the last; one pixel is everywhere."""
     return place.clamp(0, size - 1) * (2 / max(size - 1, 1)) - 1

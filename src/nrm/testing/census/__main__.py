@@ -35,10 +35,8 @@ def _read() -> argparse.Namespace:
 
 
 def _say(found: CensusRow) -> None:
-    print(
-        f"{found.of:<14} {found.name:<34} {found.verdict:<13} {found.contrast_verdict:<13} {(found.words or found.contrast_words)[:150]}",
-        flush=True,
-    )
+    words = (found.words or found.contrast_words)[:150]
+    print(f"{found.of:<14} {found.name:<34} {found.verdict:<13} {found.contrast_verdict:<13} {words}", flush=True)
 
 
 if __name__ == "__main__":

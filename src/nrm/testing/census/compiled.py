@@ -1,8 +1,8 @@
 """torchvision beside a torch that its compiled operators do not fit.
 
-torchvision's common wheels are CUDA builds. Beside a CPU torch their compiled operators cannot be loaded, and the import
-fails. Models, transforms and data sets need only a few of these, which are written in torch here. Only tests and the
-census do this; the library never imports torchvision.
+torchvision's common wheels are CUDA builds. Beside a CPU torch their compiled operators cannot be loaded, and the
+import fails. Models, transforms and data sets need only a few of these, which are written in torch here. Only tests and
+the census do this; the library never imports torchvision.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_declared: list[torch.library.Library] = []  # a declaration lives as long as its Library object
+_declared: list[Any] = []  # a declaration lives as long as its Library object
 
 
 def load_torchvision() -> ModuleType:
@@ -27,7 +27,7 @@ def load_torchvision() -> ModuleType:
             raise
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]  # what was imported in part
-    library = torch.library.Library("torchvision", "DEF")
+    library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     library.define(
@@ -39,8 +39,7 @@ def load_torchvision() -> ModuleType:
     _declared.append(library)
     found = importlib.import_module("torchvision")
     for name in ("torchvision.extension", "torchvision.ops.roi_align"):
-        module: Any = importlib.import_module(name)
-        module._has_ops = lambda: True
+        vars(importlib.import_module(name))["_has_ops"] = lambda: True
     return found
 
 
@@ -60,7 +59,7 @@ def _nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
 
 
 def _roi_align(input: Tensor, rois: Tensor, *args: Any) -> Tensor:
-    """torchvision's own form of it in Python, with boxes held as its compiled form holds them."""
-    module: Any = importlib.import_module("torchvision.ops.roi_align")
-    result: Tensor = module._roi_align.__wrapped__(input, rois.detach(), *args)
+    """Torchvision's own form of it in Python, with boxes held as its compiled form holds them."""
+    function = vars(importlib.import_module("torchvision.ops.roi_align"))["_roi_align"].__wrapped__
+    result: Tensor = function(input, rois.detach(), *args)
     return result

@@ -32,8 +32,9 @@ class CensusRow:
     ``verdict`` is "answered" (every number holds and the certificate accepts), "not accepted" (the certificate says
     that the numbers are no use), "refused" (an error of ours that names the reason), "wrong" (a value or a mass is off,
     and the certificate accepts all the same), "failed" (an error that is not ours), "too large" (beyond the bounds of
-    time and memory), or "not made" (no such model could be made and run). ``value`` and the masses are how far they are off; ``cost`` counts forward passes. ``reference`` says what the contrast
-    is against: "other" inputs, or "near" ones where the model chooses other things for those (experts, boxes).
+    time and memory), or "not made" (no such model could be made and run). ``value`` and the masses are how far they are
+    off; ``cost`` counts forward passes. ``reference`` says what the contrast is against: "other" inputs, or "near" ones
+    where the model chooses other things for those (experts, boxes).
     """
 
     of: str

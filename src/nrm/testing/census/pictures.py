@@ -15,15 +15,17 @@ from nrm.testing.census.judge import enliven
 from nrm.testing.census.subject import Cases, CensusCase, NotMadeError, Subject
 
 TIMM, TORCHVISION = "timm", "torchvision"
-SMALL = ("test_", "atto", "femto", "pico", "nano", "micro", "mobilenet", "_p2", "xxs", "xx_small", "xsmall", "_xs", "_t0", "mini",
-         "tiny", "_0", "_s0", "_m0", "_b0", "_050", "18", "_s", "small", "_r26", "26", "50", "base")  # fmt: skip
+SMALL = ("test_", "atto", "femto", "pico", "nano", "micro", "mobilenet", "_p2", "xxs", "xx_small", "xsmall", "_xs",
+         "_t0", "mini", "tiny", "_0", "_s0", "_m0", "_b0", "_050", "18", "_s", "small", "_r26", "26", "50",
+         "base")  # fmt: skip
 """Parts of names of small models, the smallest first."""
 SIDES = (64, 96, 128, 224, 256)
 """Sides of images that are tried, in pixels."""
+PLAINLY = {"aux_logits": False, "init_weights": False}
 FEW = {"rpn_pre_nms_top_n_test": 20, "rpn_post_nms_top_n_test": 10, "box_detections_per_img": 5}
 OPTIONS: dict[str, dict[str, Any]] = {
-    "googlenet": {"aux_logits": False, "init_weights": False}, "inception": {"aux_logits": False, "init_weights": False},
-    "rcnn": FEW, "retinanet": {"topk_candidates": 20}, "fcos": {"topk_candidates": 20}, "ssd": {"topk_candidates": 20},
+    "googlenet": PLAINLY, "inception": PLAINLY, "rcnn": FEW,
+    "retinanet": {"topk_candidates": 20}, "fcos": {"topk_candidates": 20}, "ssd": {"topk_candidates": 20},
     "vit_": {"image_size": 64},
 }  # fmt: skip
 """What is asked for beside the defaults, by a part of a model's name: fewer boxes, smaller images."""
@@ -32,7 +34,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def _small_maxvit() -> nn.Module:
     from torchvision import models
 
-    return models.MaxVit((64, 64), 16, 2, [16, 32], [1, 1], 8, 0.0)
+    made: nn.Module = models.MaxVit((64, 64), 16, 2, [16, 32], [1, 1], 8, 0.0)
+    return made
 
 
 def _small_mvit() -> nn.Module:
@@ -42,7 +45,8 @@ def _small_mvit() -> nn.Module:
         MSBlockConfig(1, 16, 32, kernel_q=[3, 3, 3], kernel_kv=[3, 3, 3], stride_q=[1, 1, 1], stride_kv=[1, 4, 4]),
         MSBlockConfig(2, 32, 32, kernel_q=[3, 3, 3], kernel_kv=[3, 3, 3], stride_q=[1, 2, 2], stride_kv=[1, 2, 2]),
     ]
-    return MViT((64, 64), 4, blocks, True, False, True, True, num_classes=5)
+    made: nn.Module = MViT((64, 64), 4, blocks, True, False, True, True, num_classes=5)
+    return made
 
 
 SMALLER: dict[str, Callable[[], nn.Module]] = {"maxvit": _small_maxvit, "mvit": _small_mvit}

@@ -30,8 +30,9 @@ def run(
     cases: Iterable[CensusCase], path: Path, *, limit: float = LIMIT, room: int = ROOM,
     again: Callable[[Row], bool] | None = None, told: Callable[[CensusRow], None] | None = None,
 ) -> list[Row]:  # fmt: skip
-    """Findings about all cases. Each is a line of the file at ``path`` as soon as it is known; what is there is not done
-    again, unless ``again`` says so of it: a run that was stopped goes on where it was.
+    """Findings about all cases. Each is a line of the file at ``path`` as soon as it is known.
+
+    What is there is not done again, unless ``again`` says so of it: a run that was stopped goes on where it was.
     """
     found = {(row["of"], row["name"]): row for row in read(path)}
     torch.set_num_threads(1)  # what is forked must not wait for threads that are not there
@@ -55,7 +56,7 @@ def _append(path: Path, line: str) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """The findings that a file has: of every case the last. A line that was cut off by the end of a run is no finding."""
+    """The findings that a file has: of every case the last. A line that was cut off is no finding."""
     found: dict[tuple[str, str], Row] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         if line.endswith("}"):
