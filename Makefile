@@ -11,7 +11,7 @@
 #   make bench-contrast  what a contrast of SmolLM2 costs
 #   make bench-edges  all direct edges of stories15M, patched one by one (needs the real data)
 #   make bench-large  memory of large language models
-#   make bench-peers  the same beside captum, zennit and zennit-crp
+#   make bench-peers  the same beside captum, zennit and zennit-crp, and SmolLM2 beside LXT, in an environment of its own
 #   make figures   all pictures of the docs that need no browser (some need the real data), or one by one:
 #   make start     VGG16's flow picture (needs the real data)
 #   make walks     sets of walks
@@ -43,6 +43,7 @@ ARGS ?=
 
 VENV := .venv
 PEERS := .venv-peers
+LXT := .venv-lxt
 SMOLLM2 := .venv-smollm2
 WHISPER := .venv-whisper
 
@@ -99,8 +100,9 @@ bench-large: $(VENV)/.ready-dev
 	$(VENV)/bin/python benchmarks/large.py backward --tokens 128 256 512 1024 2048
 	$(VENV)/bin/python benchmarks/large.py llama --size 1b $(ARGS)
 
-bench-peers: $(PEERS)/.ready
+bench-peers: $(PEERS)/.ready $(LXT)/.ready
 	$(PEERS)/bin/python benchmarks/peers.py $(ARGS)
+	$(LXT)/bin/python benchmarks/language_peers.py
 
 words: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/words.py
@@ -165,7 +167,7 @@ networks: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/networks.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(SMOLLM2) $(WHISPER) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(PEERS) $(LXT) $(SMOLLM2) $(WHISPER) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 
 # --- environments: built once, again when their inputs change ---
 
@@ -194,6 +196,12 @@ $(VENV)/.ready-docs: $(VENV)/.ready-dev
 $(PEERS)/.ready: $(PEERS)/.ready-torch pyproject.toml tests/peers/requirements.txt tests/peers/requirements-crp.txt
 	$(PEERS)/bin/python $(PIP_INSTALL) --editable . --requirement tests/peers/requirements.txt
 	$(PEERS)/bin/python $(PIP_INSTALL) --no-deps --requirement tests/peers/requirements-crp.txt
+	@touch $@
+
+# An older transformers, which constraints.txt would not let in.
+$(LXT)/.ready: $(LXT)/.ready-torch pyproject.toml tests/peers/requirements-lxt.txt tests/peers/requirements-lxt-alone.txt
+	$(LXT)/bin/python -m pip install --quiet --editable . --requirement tests/peers/requirements-lxt.txt
+	$(LXT)/bin/python -m pip install --quiet --no-deps --requirement tests/peers/requirements-lxt-alone.txt
 	@touch $@
 
 $(SMOLLM2)/.ready: $(SMOLLM2)/.ready-torch
