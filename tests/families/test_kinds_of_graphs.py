@@ -285,6 +285,55 @@ def test_pooled_graphs_and_edges_with_features(name: str) -> None:
         torch.testing.assert_close(R(R["input[2]"])[1, 16:28], alone(alone["input[2]"])[0])
 
 
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning", "ignore:Sparse")
+@pytest.mark.parametrize("name", ["TopK", "SAG"])
+def test_edges_behind_a_pooling_keep_their_numbers(name: str) -> None:
+    """The nodes that are left have other numbers in the layer, and their edges are those of the call all the same."""
+    for seed in range(3):
+        model = made(NETWORKS[name], seed)
+        (x, e, _), two = GRAPHS[2], "two"
+        R = nrm.measure(model, (x, e), rules="lrp-0", bias="ignore", zero="uniform")
+        along = R(R["pool"].all, R[two].edges)[0]
+        assert along.shape == (e.shape[1],)
+        kept = model.pool(model.one(x, e).relu(), e)[4]
+        place = {int(node): k for k, node in enumerate(kept)}
+        ends = R(R["pool"].positions, R[two].positions)[0]
+        for value, (a, b) in zip(along.tolist(), e.T.tolist(), strict=True):
+            assert value == pytest.approx(float(ends[place[a], place[b]]) if a in place and b in place else 0.0)
+    asa = made(NETWORKS["ASA"]).float()
+    R = nrm.measure(asa, (x.float(), e), rules="lrp-0", bias="input")
+    with pytest.raises(nrm.QuestionError, match="does not sum along the edges"):
+        R(R["two"].edges)
+
+
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning", "ignore:Sparse")
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "ASA"])
+def test_subgraphs_of_pooled_graphs_and_edges_with_features(name: str) -> None:
+    """The walks inside a subgraph are those that never visit a node outside, wherever nodes can be told apart."""
+    model = made(NETWORKS[name])
+    x, e, a = GRAPHS[2]
+    R = nrm.measure(model, (x, e, a) if isinstance(model, Featured) else (x, e), rules="lrp-0")
+    found = R.subgraphs(3, k=3, sign="abs").only
+    assert len(found) == 3
+    for one in found:
+        assert float(R(*one)) == pytest.approx(one.relevance, rel=1e-6)
+    (whole,) = R.subgraphs(6, k=1, sign="abs").only
+    total = sum(float(R(R[part])[0].sum()) for part in R.inner.tape.names if part.startswith("input["))
+    assert whole.relevance == pytest.approx(total, rel=1e-6)
+
+
+def test_subgraphs_of_several_kinds_of_nodes() -> None:
+    R = nrm.measure(made(Hetero), parts(Batch.from_data_list(MOLECULES)), rules="lrp-0")
+    found = R.subgraphs(3, k=2, sign="abs")
+    for sample, (atoms, rings) in enumerate(
+        [(range(5), range(2)), (range(5, 9), range(2, 3)), (range(9, 15), range(3, 6))]
+    ):
+        for one in found[sample]:
+            assert all(i in (atoms if kind == "atom" else rings) for kind, i in one.nodes)
+            assert float(R(*one)[sample]) == pytest.approx(one.relevance, rel=1e-6)
+    assert "nodes atom " in str(found)
+
+
 @pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
 def test_nodes_without_edges_in_a_batch() -> None:
     """Layers whose sum over neighbours is read by a dense layer alone know whose the empty sums are."""

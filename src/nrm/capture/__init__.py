@@ -5,7 +5,7 @@ from nrm.capture.axes import through as through
 from nrm.capture.call import Call
 from nrm.capture.capture import capture, own_output
 from nrm.capture.contrast import Pair, Step, contrast
-from nrm.capture.graphs import is_record as is_record
+from nrm.capture.graphs import Graphs as Graphs, is_record as is_record
 from nrm.capture.guard import plain_execution, uncollected as uncollected
 from nrm.capture.heads import (
     AttentionStep as AttentionStep,
@@ -33,6 +33,7 @@ from nrm.capture.ops import (
 )
 from nrm.capture.register import register
 from nrm.capture.replay import Deviation, Segment, find_deviation, reads, replay
+from nrm.capture.rows import RowNodes as RowNodes, row_nodes as row_nodes
 from nrm.capture.several import kind_of_input as kind_of_input, patch_square as patch_square
 from nrm.capture.stand_ins import standing_in as standing_in, unwrap as unwrap
 from nrm.capture.stream import (

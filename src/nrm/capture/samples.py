@@ -54,10 +54,10 @@ def follow(op: Op, parents: list[Node], shape: torch.Size, batch: int) -> Whose:
     if maps is None:
         return _through_unknown(parents, shape, batch)
     if len(parents) == 1 and parents[0].sample is not None:  # most ops read one tensor
-        axis = _axis_through(maps[0], parents[0].sample)
+        axis = axis_through(maps[0], parents[0].sample)
         if axis is not None:
             return Whose(axis) if shape[axis] == batch else Whose()
-    found = [_axis_through(m, p.sample) for m, p in zip(maps, parents, strict=True)]
+    found = [axis_through(m, p.sample) for m, p in zip(maps, parents, strict=True)]
     if all((a is not None) if p.sample is not None else p.owner is None for a, p in zip(found, parents, strict=True)):
         axes = {a for a in found if a is not None}
         if len(axes) == 1:
@@ -188,7 +188,7 @@ def _through_unknown(parents: list[Node], shape: torch.Size, batch: int) -> Whos
     return Whose()
 
 
-def _axis_through(map: LinearMap | None, axis: int | None) -> int | None:
+def axis_through(map: LinearMap | None, axis: int | None) -> int | None:
     """The axis that the samples lie along after a map, if it leaves every sample where it was."""
     if map is None or axis is None:
         return axis

@@ -26,7 +26,9 @@ from nrm.extras import extra
 with extra("cli", "the command line"):
     import typer
 
-EXPERIMENTS = "mlp, vgg-channels, vgg-clusters, additive, rnn, gnn, rules, contrast, circuits, image-circuits"
+EXPERIMENTS = (
+    "mlp, vgg-channels, vgg-clusters, additive, rnn, gnn, gnn-bonds, rules, contrast, circuits, image-circuits"
+)
 EFFORT = 300.0
 
 

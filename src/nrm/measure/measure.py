@@ -28,11 +28,12 @@ from nrm.measure.parts import InputParts, find_parts
 from nrm.measure.planning import Planner, plan_of
 from nrm.measure.searching import flows_of, walks_of
 from nrm.measure.show import as_html, as_text, describe, measure_rows
+from nrm.measure.subgraphs import subgraphs_of
 from nrm.measure.table import answers_by_block, tabulate
 from nrm.measure.tokens import find_tokens
 from nrm.measure.weighing import read_additive
 from nrm.questions import Argument, Base, Formula, Frame, Layer, Partition, Question, Set, Site, read_partitions
-from nrm.search import Flows, Found, Request, Walk
+from nrm.search import Flows, Found, Request, Subgraphs, Walk
 from nrm.tables import Results
 
 
@@ -193,6 +194,30 @@ class Measure:
           2  0.3  output[0] <- 0[0] <- input[0]
         """
         return walks_of(self.inner, k, sign, to_input)
+
+    def subgraphs(self, size: int, k: int = 10, sign: str = "+", *, effort: float = 300) -> Subgraphs:
+        """Each sample's k connected subgraphs of ``size`` nodes with the largest relevance, best first.
+
+        The relevance of a set of nodes is that of all walks which begin at its features (and those of its edges) and
+        visit no node outside it in any layer: subgraph relevance as in GNN-LRP. Nodes are connected by edges in either
+        direction. ``sign="-"`` finds the most negative ones, ``"abs"`` the largest of either sign. Lists are exact
+        where ``certified`` says so; a search that would take more than ``effort`` forward passes ends with a ``gap``.
+        ``R(*subgraph)`` is a subgraph's relevance, ``R(x, *subgraph)`` its heat map, and ``nrm.plot.graph`` marks it.
+
+        >>> import nrm, torch
+        >>> class Net(torch.nn.Module):
+        ...     def forward(self, x, edge_index):
+        ...         for _ in range(2):
+        ...             x = x + torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+        ...         return x.sum(0, keepdim=True)
+        >>> path = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+        >>> R = nrm.measure(Net(), (torch.tensor([[1.0], [2.0], [3.0], [0.0]]), path))
+        >>> print(R.subgraphs(2, k=2))
+        subgraphs of sample 0
+          1  0.4444  nodes 1, 2
+          2  0.2667  nodes 0, 1
+        """
+        return subgraphs_of(self.inner, size, Request.read(k, sign, "exact", effort))
 
     def dividends(self, *events: Set | Formula) -> Tensor:
         """The relevance of all walks by what they visit, every combination of events by itself: ``(batch, 2, 2, ...)``.

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nrm.capture import AttentionStep, Linear, Node, Source, unknown_layer
+from nrm.capture import AttentionStep, Graphs, Linear, Node, Source, row_nodes, unknown_layer
 from nrm.errors import QuestionError
 from nrm.measure.attention import READS, find_read, only_attention
 from nrm.measure.edges import EdgeStep, find_edge_steps, number_among
@@ -222,7 +222,20 @@ class Places:
         if graphs is None:  # the model has its graph in itself: the edges are as it lists them
             count = len(step.targets)
             return torch.arange(count, device=step.targets.device), count
-        return number_among(step, list(graphs.edges.values()))
+        return number_among(self._among_all_nodes(step, graphs), list(graphs.edges.values()))
+
+    def _among_all_nodes(self, step: EdgeStep, graphs: Graphs) -> EdgeStep:
+        """A sum over neighbours by the numbers that nodes have in the call, also behind a pooling that chose some."""
+        found = row_nodes(self._tape) if graphs.plain is not None else None
+        if found is None or self._tape.nodes[step.sum].shape[0] == found.count:
+            return step
+        nodes, sources = found.rows.get(step.sum), found.rows.get(step.rows)
+        if nodes is None:
+            raise QuestionError(
+                "this layer does not sum along the edges of the graph", got="nodes that are not known",
+                where=f"layer {self._tape.nodes[step.sum].name!r}", expected=f"some of the {found.count} nodes",
+            )  # fmt: skip
+        return step._replace(targets=nodes[step.targets], sources=sources)
 
     # ---- drains ----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Subgraphs in trained graph networks: their relevance beside what removing their nodes in every layer does.
 
-Every graph is explained for its predicted class (less the other one), by a network that was trained without it.
+Every graph is explained for its predicted class (less the other one), by a network that was trained without it. Rules
+are chosen by every other graph, and reported by the rest.
 """
 
 from __future__ import annotations
@@ -38,7 +39,16 @@ from nrm.rules import LRP0, Gamma, Rule, ZPlus
 
 SAMPLES = 60
 NETWORKS: dict[str, type[GIN] | type[GCN]] = {"GIN": GIN, "GCN": GCN}
-RULES: dict[str, Rule] = {"gamma 0.25": Gamma(0.25), "lrp-0": LRP0(), "z+": ZPlus()}
+Rules = Rule | dict[str, Rule]
+RULES: dict[str, Rules] = {
+    "gamma 0.25": Gamma(0.25), "gamma 1": Gamma(1.0), "lrp-0": LRP0(), "z+": ZPlus(),
+    "gamma 4, head lrp-0": {"head": LRP0(), "*": Gamma(4.0)}, "z+, head lrp-0": {"head": LRP0(), "*": ZPlus()},
+}  # fmt: skip
+"""The last linear layer reads sums over nodes that argue for both classes: a rule of positive parts loses one side."""
+TAKEN_APART = ("gamma 0.25", "z+, head lrp-0")
+"""Rules whose joint relevance is also taken in the last layers alone, to see where agreement is lost."""
+HALVES = ("chooses", "reports")
+SHOWN = ("nrm (gamma 0.25)", "nrm (z+, head lrp-0)", "contrast", "lrp", "occlusion", "random")
 SIZES = (3, 5)
 MOST = 100
 """So many subgraphs of one graph are judged; of more, these are drawn."""
@@ -83,12 +93,24 @@ def subject(setting: Setting) -> GraphSubject:
     return GraphSubject(setting, name, graphs, deal([g.label for g in graphs]).tolist(), labels)
 
 
-def _copies(model: nn.Module, graph: LabelledGraph, count: int, rule: Rule) -> Measure:
-    """A graph as often as it has subgraphs: each copy is asked about one of them."""
+def _copies(
+    model: nn.Module, graph: LabelledGraph, count: int, rule: Rules | None, without: list[list[int]] | None = None
+) -> Measure:
+    """A graph as often as it has subgraphs: each copy is asked about one of them.
+
+    ``without`` makes it a contrast against the graph in which each copy's own nodes have no features.
+    """
     x, edges, batch = batched([graph] * count)
     with torch.no_grad():
         logits = model(*((t.double() if t.is_floating_point() else t) for t in batched([graph])))[0]
     top = int(logits.argmax())
+    if without is not None:
+        bare = x.double().clone()
+        bare[[i + k * len(graph.x) for k, nodes in enumerate(without) for i in nodes]] = 0.0
+        return measure(
+            model, (x.double(), edges, batch), against=(bare, edges, batch), progress=False,
+            output=lambda o: o[:, top] - o[:, 1 - top],
+        )  # fmt: skip
     return measure(
         model, (x.double(), edges, batch), output=lambda o: o[:, top] - o[:, 1 - top], rules=rule, bias="input",
         zero="uniform", progress=False,
@@ -119,7 +141,13 @@ def tables(
         if not own:
             C, value = contribution(R, *sets)[None], R.value[:1]
             own = {method: scores(R, *sets, method=method)[None] for method in METHODS if method != "nrm"}
+        else:
+            own[f"lrp ({name})"] = scores(R, *sets, method="lrp")[None]
         own[f"nrm ({name})"] = scores(R, *sets)[None]
+        for last in range(1, len(sets)) if name in TAKEN_APART else ():
+            own[f"nrm in the last {last} ({name})"] = scores(R, *sets[-last:])[None]
+    R = _copies(model, graph, len(subgraphs), None, subgraphs)
+    own["contrast"] = scores(R, *_sets(R, graph, subgraphs))[None]
     return C, own, value
 
 
@@ -160,16 +188,33 @@ def _plan(setting: Setting) -> UnitPlan:
         facts: dict[str, Any] = {"graphs": found.name, "explained": "predicted class less the other"}
         for (kind, size), mine in keys.items():
             parts = [setting.store.read(key) for key in mine]
-            table = joined(parts)
-            table["combinations"] = torch.stack([part["combinations"] for part in parts]).double().mean()
-            rows += [
-                {"nodes": size, **row} for row in rows_of(table, order=4, model=kind, bias="input", rules="gamma 0.25")
-            ]
-            curves[f"{kind}, {size} nodes"] = table
-            facts[f"accuracy, {kind}"] = round(float(table["right"].mean()), 4)
+            for begin, half in enumerate(HALVES):
+                some = parts[begin::2] or parts
+                table = joined(some)
+                table["combinations"] = torch.stack([part["combinations"] for part in some]).double().mean()
+                asked: dict[str, Any] = {
+                    "order": 4,
+                    "model": kind,
+                    "bias": "input",
+                    "rules": "gamma 0.25",
+                    "half": half,
+                }
+                rows += [{"nodes": size, **row} for row in rows_of(table, **asked)]
+            curves[f"{kind}, {size} nodes"] = {k: t for k, t in table.items() if k.rpartition("/")[0] in ("", *SHOWN)}
+            facts[f"accuracy, {kind}"] = round(float(joined(parts)["right"].mean()), 4)
+        facts |= {f"best {method} of the half that chooses": _best(rows, method) for method in ("nrm", "lrp")}
         return Outcome(rows, facts, {"sc_k": curves_figure(curves), **_figures(found, chosen)})
 
     return units, finish
+
+
+def _best(rows: list[TableRow], method: str) -> str:
+    """The rule under which a method has the highest mean over all cases, by the half that chooses."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if (row["method"], row["half"]) == (method, HALVES[0]) and row["pearson_mean"] is not None:
+            found[row["rules"]] = found.get(row["rules"], 0.0) + row["pearson_mean"]
+    return max(found, key=lambda rule: found[rule]) if found else "none"
 
 
 def _figures(found: GraphSubject, chosen: list[int]) -> dict[str, Any]:
@@ -181,9 +226,9 @@ def _figures(found: GraphSubject, chosen: list[int]) -> dict[str, Any]:
         graph = found.graphs[i]
         subgraphs = _subgraphs(graph, SIZES[-1])
         C, own, _ = tables(found.network("GIN", found.parts[i]), graph, subgraphs)
-        points = points or {"one graph": (C, {k: v for k, v in own.items() if k not in ("random", "nrm (lrp-0)")})}
+        points = points or {"one graph": (C, {k: v for k, v in own.items() if k in SHOWN and k != "random"})}
         names = [found.labels[kind] for kind in graph.x.argmax(1).tolist()]
-        both = {"relevance": own["nrm (gamma 0.25)"][0], "joint contribution": C[0]}
+        both = {"relevance": own["nrm (z+, head lrp-0)"][0], "joint contribution": C[0]}
         for ax, (title, table) in zip(axes[:, column], both.items(), strict=True):
             nodes = _around(table, subgraphs, len(graph.x))
             draw(graph, nodes=nodes, labels=names, ax=ax, title=title, colorbar=False)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,12 +21,23 @@ CLASSES = {0: 0, 2: 1}  # as MUTAG.txt has them: 2 is mutagenic
 
 @dataclass(frozen=True, eq=False)
 class LabelledGraph:
-    """Nodes of a kind each (one-hot), edges in both directions, a class, and the nodes known to be its cause."""
+    """Nodes of a kind each (one-hot), edges in both directions, a class, and the nodes known to be its cause.
+
+    ``marked`` are the edges known to be its cause, where these are not all edges between such nodes.
+    """
 
     x: Tensor
     edge_index: Tensor
     label: int
     known: Tensor
+    marked: Tensor | None = None
+
+    @property
+    def bonds(self) -> Tensor:
+        """The edges known to be the cause of its class."""
+        if self.marked is not None:
+            return self.marked
+        return self.known[self.edge_index[0]] & self.known[self.edge_index[1]]
 
 
 def read_mutag(home: Path) -> list[LabelledGraph]:
@@ -48,6 +61,31 @@ def read_mutag(home: Path) -> list[LabelledGraph]:
 def mutag(data: Path | None) -> list[LabelledGraph]:
     """The molecules in the user's data folder."""
     return read_mutag(folder_of(data, "graphs/MUTAG", "molecules of MUTAG"))
+
+
+def read_mutagenicity(home: Path) -> list[LabelledGraph]:
+    """The molecules of a TUDataset, with a mark on every edge of a known group."""
+
+    def numbers(name: str) -> Tensor:
+        with gzip.open(home / f"Mutagenicity_{name}.txt.gz", "rt") as file:
+            return torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.int64))
+
+    edges, graph, atoms = numbers("A").T - 1, numbers("graph_indicator") - 1, numbers("node_labels")
+    labels, marked = numbers("graph_labels"), numbers("edge_gt").bool()
+    first = torch.searchsorted(graph, torch.arange(len(labels)))
+    home_of, x = graph[edges[0]], F.one_hot(atoms).float()
+    found = []
+    for g, label in enumerate(labels.tolist()):
+        own, bonds = marked[home_of == g], edges[:, home_of == g] - first[g]
+        known = torch.zeros(int((graph == g).sum()), dtype=torch.bool)
+        known[bonds[:, own].flatten()] = True
+        found.append(LabelledGraph(x[graph == g], bonds, label, known, own))
+    return found
+
+
+def mutagenicity(data: Path | None) -> list[LabelledGraph]:
+    """The molecules in the user's data folder."""
+    return read_mutagenicity(folder_of(data, "graphs/Mutagenicity", "molecules of Mutagenicity"))
 
 
 def motifs(count: int, seed: int = 0) -> list[LabelledGraph]:
@@ -91,11 +129,13 @@ def batched(graphs: Sequence[LabelledGraph]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class GIN(nn.Module):
-    """The sum over neighbours and the node itself, then two dense layers."""
+    """The sum over neighbours and the node itself, then two dense layers, which batch norms may follow."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, norms: bool = False) -> None:
         super().__init__()
-        self.dense = nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
+        first, second = nn.Linear(inputs, outputs), nn.Linear(outputs, outputs)
+        parts = [first, nn.BatchNorm1d(outputs), nn.ReLU(), second, nn.BatchNorm1d(outputs)]
+        self.dense = nn.Sequential(*(parts if norms else [first, nn.ReLU(), second]))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """The nodes' new values."""
@@ -120,10 +160,13 @@ class GCN(nn.Module):
 
 
 class GraphNet(nn.Module):
-    """Three graph layers with ReLUs, the sum over all nodes, and a linear head."""
+    """Three graph layers with ReLUs, the sum or mean over all nodes, and a linear head."""
 
-    def __init__(self, kind: type[GIN] | type[GCN], features: int, width: int = 32) -> None:
+    def __init__(
+        self, kind: Callable[[int, int], nn.Module], features: int, width: int = 32, pool: str = "sum"
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.pool = pool
         self.convs = nn.ModuleList(kind(i, o) for i, o in itertools.pairwise([features, width, width, width]))
         self.head = nn.Linear(width, 2)
 
@@ -131,13 +174,16 @@ class GraphNet(nn.Module):
         """The logits of every graph."""
         for conv in self.convs:
             x = torch.relu(conv(x, edge_index))
-        logits: Tensor = self.head(x.new_zeros(int(batch.max()) + 1, x.shape[1]).index_add(0, batch, x))
+        pooled = x.new_zeros(int(batch.max()) + 1, x.shape[1]).index_add(0, batch, x)
+        if self.pool == "mean":
+            pooled = pooled / torch.bincount(batch).to(pooled)[:, None]
+        logits: Tensor = self.head(pooled)
         return logits
 
 
-def train(model: nn.Module, graphs: Sequence[LabelledGraph], epochs: int, size: int = 32) -> None:
+def train(model: nn.Module, graphs: Sequence[LabelledGraph], epochs: int, size: int = 32, rate: float = 5e-3) -> None:
     """Adam with a falling rate and a fixed number of epochs, so that no graph is spent on stopping early."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, weight_decay=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for _ in range(epochs):
         order = torch.randperm(len(graphs)).tolist()

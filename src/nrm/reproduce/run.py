@@ -16,6 +16,7 @@ from nrm.errors import NrmWarning, QuestionError
 from nrm.files import claim, write_text
 from nrm.plot import save_and_close
 from nrm.reproduce.additive import ADDITIVE
+from nrm.reproduce.bonds import BONDS
 from nrm.reproduce.channels import CHANNELS
 from nrm.reproduce.circuits import CIRCUITS
 from nrm.reproduce.clusters import CLUSTERS
@@ -30,7 +31,7 @@ from nrm.reproduce.store import ExperimentFolder, Unit
 from nrm.reproduce.tables import as_json, as_markdown
 
 EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, RULES, CONTRAST, CIRCUITS, IMAGE_CIRCUITS)
+    e.name: e for e in (MLP, CHANNELS, CLUSTERS, ADDITIVE, RNN, GNN, BONDS, RULES, CONTRAST, CIRCUITS, IMAGE_CIRCUITS)
 }
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nrm.errors import NrmWarning
 from nrm.questions import Answerer, BlockNumbers, Layer, Meeting, Partition, Plan, Progress, Set, Stop, plan_stops
-from nrm.search.found import Found
+from nrm.search.found import Certified
 from nrm.search.prefixes import Prefixes, UnboundedError
 from nrm.search.ranking import BestFlows, Queue, Request
 from nrm.search.sides import Side
@@ -76,28 +76,11 @@ class Flow:
         return {**columns, "relevance": self.relevance, "share": self.share, "certified": self.certified}
 
 
-class Flows(Found[Flow]):
-    """One list of flows per sample, best first. ``certified`` and ``gap`` say, per sample, how complete it is.
-
-    ``gap`` is how much more relevance than the last one listed a flow that was not found can have: 0 if certified.
-    """
+class Flows(Certified[Flow]):
+    """One list of flows per sample, best first. ``certified`` and ``gap`` say, per sample, how complete it is."""
 
     def __init__(self, samples: Sequence[Sequence[Flow]], numbers: Sequence[int], gaps: Sequence[float]) -> None:
-        super().__init__("flows", samples, numbers)
-        self.gap = tuple(gaps)
-
-    def _notes(self) -> list[str]:
-        notes = []
-        for number, gap in zip(self._numbers, self.gap, strict=True):
-            if gap:
-                more = "no bound is known" if math.isinf(gap) else f"one may have up to {gap:.3g} more than the last"
-                notes.append(f"sample {number}: not certified, flows may be missing; {more}")
-        return notes
-
-    @property
-    def certified(self) -> tuple[bool, ...]:
-        """Per sample, whether its list is exactly the best there is."""
-        return tuple(gap == 0 for gap in self.gap)
+        super().__init__("flows", samples, numbers, gaps)
 
 
 def find_flows(

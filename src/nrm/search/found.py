@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, overload
@@ -113,3 +114,29 @@ class Found(Records, Sequence[tuple[T, ...]], Generic[T]):
         few = ", ".join(map(str, self.numbers[:4])) + (" ..." if len(self.numbers) > 4 else "")
         many = "sample" if len(self.numbers) == 1 else "samples"
         return html_table(f"{self._what} of {many} {few}", heads, rows, self._notes())
+
+
+class Certified(Found[T]):
+    """What a search has found that may have been stopped: per sample, how complete its list is.
+
+    ``gap`` is how much more relevance than the last one listed something that was not found can have: 0 if certified.
+    """
+
+    def __init__(
+        self, what: str, samples: Sequence[Sequence[T]], numbers: Sequence[int], gaps: Sequence[float]
+    ) -> None:  # fmt: skip
+        super().__init__(what, samples, numbers)
+        self.gap = tuple(gaps)
+
+    def _notes(self) -> list[str]:
+        notes = []
+        for number, gap in zip(self._numbers, self.gap, strict=True):
+            if gap:
+                more = "no bound is known" if math.isinf(gap) else f"one may have up to {gap:.3g} more than the last"
+                notes.append(f"sample {number}: not certified, {self._what} may be missing; {more}")
+        return notes
+
+    @property
+    def certified(self) -> tuple[bool, ...]:
+        """Per sample, whether its list is exactly the best there is."""
+        return tuple(gap == 0 for gap in self.gap)

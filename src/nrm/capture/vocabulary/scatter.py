@@ -145,6 +145,8 @@ def _pools_nodes(c: Call, dim: int, index: Tensor, below: int, rows: int) -> boo
     if graphs is None or dim != 0 or rows != graphs.count or not index.numel():
         return False
     first = index.reshape(len(index), -1)
+    if any(torch.equal(first[:, 0], end) for edges in graphs.edges.values() for end in edges):
+        return False  # to the only node of another kind
     owners = [batch for batch in graphs.batch.values() if len(batch) == len(first)]
     if node.owner is not None and node.shape[:1] == index.shape[:1]:
         owners.append(node.owner.reshape(len(first), -1)[:, 0])
