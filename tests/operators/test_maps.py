@@ -16,7 +16,17 @@ from torch.nn import functional as F
 
 from nrm.capture import Combine, Linear, Select, Tape, capture
 from nrm.errors import RuleError
-from nrm.operators import Function, Grouped, Identity, LinearMap, Matmul
+from nrm.operators import (
+    Dense,
+    Function,
+    Grouped,
+    Identity,
+    LinearMap,
+    Matmul,
+    apply_by_channel,
+    channel_table,
+    transpose_by_channel,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -449,3 +459,25 @@ def test_a_product_of_matrices_has_the_shape_of_matmul(inside: tuple[int, ...], 
     assert map.outside == expected.shape
     if len(inside) > 1:
         assert map.apply(x[None])[0].shape == expected.shape
+
+
+def test_flat_dense_layers_multiply_with_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Dense(torch.Size([2, 3, 300]), torch.randn(400, 300))
+    flat, ones = full.support(), Dense(full.inside, torch.ones(400, 300))
+    x, y = torch.rand(5, 2, 3, 300), torch.rand(5, 2, 3, 400)
+    rows = [3, 7]
+    expected = (
+        ones.apply(x), ones.transpose(y), channel_table(ones, x, y), transpose_by_channel(ones, y, rows),
+        apply_by_channel(ones, x, rows),
+    )  # fmt: skip
+    monkeypatch.setattr("nrm.operators.dense.product", None)  # calling it would fail
+    found = (
+        flat.apply(x), flat.transpose(y), channel_table(flat, x, y), transpose_by_channel(flat, y, rows),
+        apply_by_channel(flat, x, rows),
+    )  # fmt: skip
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert flat.weight.untyped_storage().nbytes() == 4
+    assert flat.nonnegative
+    assert not flat.reweight(torch.neg).nonnegative
+    assert torch.equal(flat.reweight(lambda w: 2 * w).apply(x), 2 * flat.apply(x))

@@ -51,11 +51,14 @@ class Convolution(LinearMap):
         if self._is_matrix:
             near = self._matrix_product(self.weight.flatten(1).T, y, (1,) * len(self.stride), self.inside)
             return near if all(s == 1 for s in self.stride) else self._spaced(near)
-        like = y.new_empty(1).expand(self.inside[-self.weight.ndim + 1 :])
-
         given = (self.weight, None, *self._geometry, [True, False, False])
-        x = _by_parts(lambda part: _backward(part, like.expand(part.shape[0], *like.shape), *given)[0], self._fold(y))
-        return x.reshape(y.shape[0], *self.inside)
+
+        def gradient(part: Tensor) -> Tensor:
+            # Of the input its shape alone matters, but torch would copy one that is not contiguous.
+            like = part.new_empty(part.shape[0], *self.inside[-self.weight.ndim + 1 :])
+            return _backward(part, like, *given)[0]  # type: ignore[no-any-return]
+
+        return _by_parts(gradient, self._fold(y)).reshape(y.shape[0], *self.inside)
 
     @property
     def _is_matrix(self) -> bool:

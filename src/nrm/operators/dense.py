@@ -104,3 +104,40 @@ class Dense(LinearMap):
 
     def rows(self, scale: Tensor) -> Tensor | None:
         return along(scale, 1, self.weight)
+
+    def support(self) -> Dense:
+        one = torch.ones((), dtype=self.dtype or self.weight.dtype, device=self.weight.device)
+        return FlatDense(self.inside, one.expand(self.weight.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class FlatDense(Dense):
+    """A dense layer whose weights are one number: inputs are summed, and every output has the sum.
+
+    Its weights are an expanded number, which takes no memory, and nothing is multiplied with them.
+    """
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self._summed(x, self.weight.shape[0])
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return self._summed(y, self.weight.shape[1])
+
+    def reweight(self, change: WeightChange) -> FlatDense:
+        return FlatDense(self.inside, change(self._number).expand(self.weight.shape))
+
+    @property
+    def nonnegative(self) -> bool:
+        return float(self._number) >= 0
+
+    @property
+    def flops(self) -> float:
+        return float(self.inside.numel() + self.outside.numel())
+
+    def _summed(self, x: Tensor, copies: int) -> Tensor:
+        total = x.sum(-1, keepdim=True) * self._number
+        return total.expand(*x.shape[:-1], copies).contiguous()
+
+    @property
+    def _number(self) -> Tensor:
+        return self.weight[0, 0] if self.weight.numel() else self.weight.new_ones(())

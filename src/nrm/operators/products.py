@@ -37,7 +37,11 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]))
     tensor([[11.]])
     """
-    if a.ndim < 2 or b.ndim < 2 or not _is_worth(a, b):
+    if a.ndim < 2 or b.ndim < 2:
+        return torch.matmul(a, b)
+    rows, columns = a.shape[-2] if b.ndim > 2 else a.numel() // max(1, a.shape[-1]), b.shape[-1]
+    small = rows == 1 or columns == 1 or rows * columns * a.shape[-1] < WORTH
+    if small or _KERNEL is None or not all(_is_plain(x) for x in (a, b)):
         return torch.matmul(a, b)
     if b.ndim == 2:
         return _multiplied(a, b)
@@ -48,16 +52,8 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
 
 
-def _is_worth(a: Tensor, b: Tensor) -> bool:
-    """Whether oneDNN can multiply them, and each product is large enough for its call."""
-    rows, columns = a.numel() // max(1, a.shape[-1]) if b.ndim == 2 else a.shape[-2], b.shape[-1]
-    return (
-        _KERNEL is not None and rows > 1 and columns > 1 and rows * columns * a.shape[-1] >= WORTH
-        and all(_is_plain(x) for x in (a, b))
-    )  # fmt: skip
-
-
 def _is_plain(x: Tensor) -> bool:
+    """Whether oneDNN can multiply it: numbers in single precision, without gradients."""
     plain = type(x) in (Tensor, Parameter) and x.dtype == torch.float32 and x.device.type == "cpu"
     return plain and not (x.requires_grad and torch.is_grad_enabled())
 

@@ -27,17 +27,30 @@ def drain_index(tape: Tape, node: Node, port: str) -> Tensor:
     return own[0] if port == "sink" else widened(tape, node, own)[0]
 
 
-def narrowed(tape: Tape, node: Node, m: Tensor) -> Tensor:
-    """Relevance of a tensor's neurons, added up for the neurons of its bias: ``(K, *shape)`` to ``(K, *drain)``."""
+def narrowed(tape: Tape, node: Node, m: Tensor, entry: Tensor) -> Tensor:
+    """Densities times entries, added up for the neurons of a bias: ``(K, *shape)`` to ``(K, *drain)``.
+
+    An entry that is the same for all neurons of a channel is multiplied with their sum.
+    """
     kept = _axes(node)
-    m = m.expand(m.shape[0], *node.shape)
+    own = None if _has_owner(node) else _entry_of_drain(node, entry, kept)
+    m = (m if own is not None else m * entry).expand(m.shape[0], *node.shape)
     if _has_owner(node):
         shape = drain_shape(tape, node, "bias")
         at = _owned(node).expand(m.shape[0], -1)
         flat = m.new_zeros(m.shape[0], math.prod(shape)).scatter_add(1, at, m.reshape(m.shape[0], -1))
         return flat.view(m.shape[0], *shape)
     m = m.permute(0, *(a + 1 for a in kept), *(a + 1 for a in range(node.ndim) if a not in kept))
-    return m.flatten(len(kept) + 1).sum(-1) if node.ndim > len(kept) else m
+    total = m.flatten(len(kept) + 1).sum(-1) if node.ndim > len(kept) else m
+    return total if own is None else total * own
+
+
+def _entry_of_drain(node: Node, entry: Tensor, kept: list[int]) -> Tensor | None:
+    """Entries that differ along the axes of the drain alone, in its axes; None if they differ elsewhere, too."""
+    entry = entry.reshape((1,) * (node.ndim - entry.ndim) + tuple(entry.shape))
+    if any(n != 1 for a, n in enumerate(entry.shape) if a not in kept):
+        return None
+    return entry.permute(*kept, *(a for a in range(node.ndim) if a not in kept)).reshape([entry.shape[a] for a in kept])
 
 
 def widened(tape: Tape, node: Node, v: Tensor) -> Tensor:

@@ -274,7 +274,8 @@ class Drained(Map):
     """From the neurons of a drain, one per sample and channel, to those of the node it belongs to, times an entry."""
 
     widen: Callable[[Tensor], Tensor]
-    narrow: Callable[[Tensor], Tensor]
+    narrow: Callable[[Tensor, Tensor], Tensor]
+    """Densities times entries, added up for every neuron of the drain."""
     index: Callable[[], Tensor]
     shape: torch.Size
     form: Callable[[], Tensor]
@@ -283,7 +284,7 @@ class Drained(Map):
         return (self.widen(a) * self.form()).expand(a.shape[0], *self.shape)
 
     def transpose(self, rho: Tensor) -> Tensor:
-        return self.narrow(rho * self.form())
+        return self.narrow(rho, self.form())
 
     def ways(self, neurons: Tensor) -> list[Way]:
         return [(pick(self.index(), self.shape, neurons), pick(self.form(), self.shape, neurons))]

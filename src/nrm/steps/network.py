@@ -134,7 +134,7 @@ class Network:
         """The map from the bias or offset of a tensor's step; ``form`` gives the entry of every neuron."""
         node, tape, mode = self.tape.nodes[i], self.tape, self.mode
         return Drained(
-            lambda v: widened(tape, node, v), lambda m: narrowed(tape, node, m),
+            lambda v: widened(tape, node, v), lambda m, entry: narrowed(tape, node, m, entry),
             lambda: drain_index(tape, node, "bias"), node.shape, lambda: form().abs() if mode else form(),
         )  # fmt: skip
 

@@ -77,9 +77,9 @@ def secant(network: Network, node: Node) -> Tensor:
     rise = y - op.offset if op.offset != 0 else y
     if network.is_one(node.inputs[0]):
         return rise
-    zero = z == 0
-    if op.offset == 0 and not bool(zero.any()):
+    if op.offset == 0 and (not z.numel() or float(z.abs().amin()) > 0):
         return rise / z
+    zero = z == 0
     slope = rise / torch.where(zero, torch.ones_like(z), z)
     if op.offset == 0:
         return torch.where(zero, _derivative(op, z.new_zeros(())).expand_as(z), slope)
