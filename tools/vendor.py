@@ -2,6 +2,8 @@
 lets the search of the docs work on pages that are opened as files.
 
 ``python tools/vendor.py`` writes them to their places (needs npm), ``--check`` only says whether they are as pinned.
+``--axe`` fetches axe-core instead, with which tests look for what keeps people from using the pages: into ``out``, as
+it is no part of the package.
 """
 
 from __future__ import annotations
@@ -26,8 +28,13 @@ PACKAGES = {
 }
 
 
+AXE = {"axe-core": ("4.14.0", "20c09fe157a8a34a30e241aaa1fcdade657734f08ab379ecfbeb7d45cc46e878")}
+
+
 def place(name: str) -> tuple[pathlib.Path, str]:
     """Where a package's file goes, and what it is called in the package."""
+    if name == "axe-core":
+        return ROOT / "out" / "axe-core.js", "axe.min.js"
     if name == "iframe-worker":
         return DOCS / "iframe-worker.js", "shim/index.js"
     return PAGE / f"{name}.min.js", f"dist/{name}.min.js"
@@ -49,9 +56,11 @@ def main() -> int:
     """Fetch or check."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare the files with their hashes, fetch nothing")
-    check = parser.parse_args().check
+    parser.add_argument("--axe", action="store_true", help="axe-core for the tests")
+    options = parser.parse_args()
+    check, packages = options.check, AXE if options.axe else PACKAGES
     wrong = []
-    for name, (version, digest) in PACKAGES.items():
+    for name, (version, digest) in packages.items():
         path, inside = place(name)
         if not check:
             code, licence = fetch(name, version, inside)
@@ -61,7 +70,7 @@ def main() -> int:
                 (path.parent / f"{name}.LICENSE").write_bytes(licence)
         if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             wrong.append(f"{name} {version}")
-    print("not as pinned: " + ", ".join(wrong) if wrong else f"{len(PACKAGES)} files as pinned")
+    print("not as pinned: " + ", ".join(wrong) if wrong else f"{len(packages)} files as pinned")
     return bool(wrong)
 
 

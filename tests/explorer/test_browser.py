@@ -485,8 +485,11 @@ def answered(page: Any) -> float:
     return number(page.locator("#share").inner_text())
 
 
-def test_formulas_with_named_nodes_regions_and_channels(browser: Any, explorer: Any) -> None:
+def test_formulas_with_named_nodes_regions_and_channels(
+    browser: Any, explorer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("lark")
+    monkeypatch.setenv("NRM_HOME", str(tmp_path))  # names of its own
     with opened(browser, explorer.url) as page:
         complete(page)
         page.locator('[data-node="0:0"]').click()
@@ -524,9 +527,12 @@ def test_formulas_with_named_nodes_regions_and_channels(browser: Any, explorer: 
         assert answered(page) == share
 
 
-def test_names_groups_and_notes_come_back(browser: Any, explorer: Any, tmp_path: Path) -> None:
+def test_names_groups_and_notes_come_back(
+    browser: Any, explorer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layers = json.dumps([["pool#0", "channels"], ["pool#1", "channels"], ["output", "channels"]])
     model, options = subjects.small(), {"rules": "epsilon-plus", "bias": "input"}
+    monkeypatch.setenv("NRM_HOME", str(tmp_path / "home"))
     with opened(browser, f"{explorer.url}#{urlencode({'layers': layers, 'item': '0'})}") as page:
         complete(page)
         texts = [page.locator(f'[data-node="0:{n}"] .name').text_content() for n in (0, 1)]
@@ -544,7 +550,7 @@ def test_names_groups_and_notes_come_back(browser: Any, explorer: Any, tmp_path:
         space: dict[str, Any] = {"model": model, "inputs": subjects.image(0)}
         exec(page.locator("#script").inner_text().partition("R.report")[0], space)  # with nrm.merge
         channels = sorted(int(text.split()[1]) for text in texts)
-        assert nrm.report.node_names(model) == {f"pool#0.channel({channels})": "stripes"}
+        assert nrm.report.node_names(model)[f"pool#0.channel({channels})"] == "stripes"
         R = nrm.measure(model, subjects.image(0), **options)
         assert 100 * float(R(nrm.report.named_sets(R)["stripes"])) == pytest.approx(sum(shares), abs=0.02)
 

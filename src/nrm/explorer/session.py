@@ -106,6 +106,8 @@ class Session:
             job.tell("the nodes of the layers")
             known = self.notes.annotate(item.id, view)
             job.add(view.layout() | known)
+            if best := view.best():
+                job.add(best)
             seconds = self._price(job, view.cost()["passes"], agreed)
             if seconds is not None:
                 self._flow(job, view, seconds)

@@ -243,6 +243,17 @@ class View:
             return None
         return self._references.of([shown.partition[node.block] for shown, node in nodes])
 
+    def best(self) -> ViewPart:
+        """The best sample of every channel that is shown, as its face; nothing where no data set is known."""
+        found = {}
+        for c, shown in enumerate(self.columns if self._references is not None else ()):
+            for n, node in enumerate(shown.column.nodes):
+                one = self.examples([(c, n)]) if shown.pick.by == "channels" and node.block is not None else None
+                pictures = [hit["picture"] for hit in one["hits"] if hit["picture"] is not None] if one else []
+                if pictures:
+                    found[f"{c}:{n}"] = pictures[0]
+        return {"best": found} if found else {}
+
     def region(self, made: Mapping[str, Any]) -> Region:
         """A part of the input that was drawn."""
         return read_region(self.canvas, made)
@@ -298,7 +309,7 @@ class View:
         tell("the heat map")
         view = self.facts()
         tell("the flow through the layers")
-        view |= self.network() | self.flows()
+        view |= self.network() | self.flows() | self.best()
         tell("the certificate")
         view |= self.health()
         tell("the maps of nodes and chains")

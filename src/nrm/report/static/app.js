@@ -167,9 +167,10 @@ async function giveName(name, made) {
   try {
     state.chosen = new Set();
     write();
-    const before = await state.server.rename(name, made);
+    const { before, loaded } = await state.server.rename(name, made);
     book.edited(() => giveName(name, before).then(book.forgetEdit));
     write();
+    await loaded;
   } catch (error) { state.server.complain(`${name}: ${error.message}`); }
 }
 
@@ -234,13 +235,16 @@ function drawLeft(view) {
 
 // The photo in its own colours, beside the map over it.
 function drawPhoto(view) {
-  at("photo").hidden = view.picture.kind !== "image";
-  if (at("photo").hidden || !changed("photo", view.picture)) return;
-  const photo = photoOf(view.picture);
+  const boxes = [at("photo"), at("small-photo")];
+  for (const box of boxes) box.hidden = view.picture.kind !== "image";
+  if (boxes[0].hidden || !changed("photo", view.picture)) return;
+  const photo = photoOf(view.picture), small = el("canvas", { width: photo.width, height: photo.height, "aria-hidden": "true" });
+  small.getContext("2d").drawImage(photo, 0, 0);
   photo.setAttribute("role", "img");
   photo.setAttribute("aria-label", `the input: ${view.title || "a picture"}`);
-  photo.classList.toggle("pixels", photo.width < 64);
-  at("photo").replaceChildren(photo);
+  for (const one of [photo, small]) one.classList.toggle("pixels", photo.width < 64);
+  boxes[0].replaceChildren(photo);
+  boxes[1].replaceChildren(small);
 }
 
 function showNumbers() {

@@ -113,7 +113,7 @@ export function faceOf(view, known, colour, c, members) {
   const column = view.columns[c], { picture } = view;
   if (members.some((n) => column.nodes[n].kind === "elsewhere") || column.name === "output") return null;
   const id = `${c}:${members.join("+")}`, one = members.length === 1 ? known.get(`${c}:${members[0]}`) : null;
-  const map = one?.map ?? null, best = column.by === "channels" ? one?.examples?.hits?.find((hit) => hit.picture)?.picture : null;
+  const map = one?.map ?? null, best = members.length === 1 ? view.best?.[id] : null;
   const kept = view.faces ??= new Map(), found = kept.get(id);
   if (found && found.map === map && found.best === best) return found.face;
   const cells = !map && picture.kind === "image" ? cellsOf(column, members) : null;

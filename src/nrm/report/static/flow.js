@@ -1,10 +1,10 @@
 // The network as columns of nodes that add up to 100 %, with ribbons for joint relevances.
 import { nodeText, percent, svg } from "./numbers.js";
 
-const NODE = 11, LINE = 15, LETTER = 6.6, PITCH = 138, FACE = 34, ROOM = 190;
+const NODE = 11, LINE = 15, LETTER = 6.6, PITCH = 138, LEAST_PITCH = 118, FACE = 34, ROOM = 190;
 
 // The room that the texts of the last column need.
-const rightOf = (covered) => Math.max(70, ...covered.columns.at(-1).nodes.map((node) =>
+const rightOf = (covered) => Math.max(70, LETTER * (covered.columns.at(-1).what.length + 1), ...covered.columns.at(-1).nodes.map((node) =>
   NODE + 12 + LETTER * (Math.min(nodeText(covered.columns.at(-1), node).length, 13) + percent(node.share).length + 1)));
 
 // A long name in lines of so many letters, broken where its parts meet.
@@ -76,7 +76,8 @@ function clip(text, letters) {
 // Draws into `box`; `chosen` holds "column:node" of the view, `act` is told what was clicked, `face` shows nodes.
 export function drawNetwork(box, covered, chosen, act, face = () => null) {
   const count = covered.columns.length;
-  const width = Math.max((count - 1) * PITCH + rightOf(covered), box.clientWidth || 860);
+  const seen = box.clientWidth || 860, pitch = Math.min(PITCH, Math.max(LEAST_PITCH, (seen - rightOf(covered)) / Math.max(1, count - 1)));
+  const width = Math.max((count - 1) * pitch + rightOf(covered), seen);
   const right = rightOf(covered), room = (width - right) / Math.max(1, count - 1);
   const faces = new Map(covered.columns.flatMap((column, c) => column.nodes.map((node) => [node, face(c, node.members)])));
   const gap = [...faces.values()].some(Boolean) ? FACE + 1 : LINE;
@@ -126,7 +127,7 @@ function drawNode(place, covered, on, any, face, act) {
   const text = nodeText(column, node), share = percent(node.share), words = face?.words;
   const group = svg("g", {
     class: `node ${node.kind} ${node.share < 0 ? "against" : "for"}${on ? " on" : any ? " dim" : ""}`,
-    tabindex: -1, role: "button", "aria-pressed": on, "aria-label": `${column.name}, ${text}, ${share}${words ? `, ${words}` : ""}`,
+    tabindex: -1, role: "button", "aria-pressed": on,
   });
   group.dataset.node = `${place.column}:${node.members.length === 1 ? node.members[0] : "rest"}`;
   group.dataset.members = node.members.map((n) => `${place.column}:${n}`).join(" ");
@@ -139,10 +140,15 @@ function drawNode(place, covered, on, any, face, act) {
   if (drawnFace) group.append(faceAt(face, place.x1 + 4, middle - FACE / 2));
   const line = svg("text", { x, y: middle });
   const name = svg("tspan", { class: "name" }, clip(text, 13)), number = svg("tspan", { class: "share", dx: drawnFace ? 0 : 5 }, share);
-  if (drawnFace) { number.setAttribute("x", x); number.setAttribute("y", middle - 7); name.setAttribute("x", x); name.setAttribute("y", middle + 7); line.append(number, name); }
-  else line.append(name, number);
-  if (words) { line.setAttribute("y", middle - 6); line.append(svg("tspan", { class: "words", x, dy: 13 }, clip(words, 16))); }
-  group.append(line, svg("title", {}, `${column.name} · ${text}: ${share}${words ? `\n${words}` : ""}`));
+  // What is read out begins with what is seen.
+  const shown = drawnFace ? `${share} ${clip(text, 13)}` : `${clip(text, 13)} ${share}${words ? ` ${clip(words, 16)}` : ""}`;
+  group.setAttribute("aria-label", `${shown}, ${column.name}${clip(text, 13) === text ? "" : `, ${text}`}`);
+  if (drawnFace) { number.setAttribute("x", x); number.setAttribute("y", middle - 7); name.setAttribute("x", x); name.setAttribute("y", middle + 7); line.append(number, " ", name); }
+  else line.append(name, " ", number);
+  if (words) { line.setAttribute("y", middle - 6); line.append(" ", svg("tspan", { class: "words", x, dy: 13 }, clip(words, 16))); }
+  const title = svg("title", {}, `${column.name} · ${text}: ${share}${words ? `\n${words}` : ""}`);
+  title.setAttribute("aria-hidden", "true");
+  group.append(line, title);
   const pick = (event) => act.nodes(place.column, node.members, event.shiftKey || event.ctrlKey || event.metaKey);
   group.addEventListener("click", pick);
   group.addEventListener("keydown", (event) => {

@@ -21,9 +21,9 @@ function isSet(made) {
 
 // `now` says what is chosen: `nodes()` and `view()`, draws, and knows the `price(text, sets)`; `ask(text, sets)` computes.
 export function formulaBar(box, picture, words, now, ask) {
-  const sets = new Map(), kept = new Map(); // those of the address, and those that the server keeps
+  const sets = new Map(), kept = new Map(), fresh = new Map(); // those of the address, those that the server keeps, and is about to
   let region = null, tool = "box", waiting = 0, asked = "";
-  const text = el("input", { id: "ask", type: "text", placeholder: "bird AND NOT sky", "aria-label": "formula", maxlength: 2000, oninput: () => estimate() });
+  const text = el("input", { id: "ask", type: "text", "aria-label": "formula", maxlength: 2000, oninput: () => estimate() });
   const name = el("input", { id: "name", type: "text", placeholder: "a name", "aria-label": "name of a set", maxlength: 40 });
   const price = el("small", { id: "price" });
   const chips = el("span", { class: "chips" });
@@ -55,6 +55,32 @@ export function formulaBar(box, picture, words, now, ask) {
 
   const all = () => [...new Map([...kept, ...sets])];
 
+  // Nodes are known by what is written beside them; where several columns have the same, later ones by their layer too.
+  function nodeSets() {
+    const found = new Map();
+    (now.view()?.columns ?? []).forEach((column, c) => column.nodes.forEach((node, n) => {
+      if (node.kind !== "block" || column.name === "output") return;
+      const plain = nodeText(column, node), key = found.has(plain) ? `${column.name} ${plain}` : plain;
+      found.set(key, { nodes: [[c, n]] });
+    }));
+    return found;
+  }
+
+  // The sets that a formula speaks of: the named ones, and nodes.
+  function setsOf(formula) {
+    const named = new Map(all());
+    for (const [key, made] of nodeSets()) if (!named.has(key) && formula.includes(quoted(key))) named.set(key, made);
+    return Object.fromEntries(named);
+  }
+
+  // An example with names of this input.
+  function example() {
+    const names = all().map(([key]) => key), columns = now.view()?.columns ?? [];
+    const strongest = (c) => [...nodeSets()].filter(([, made]) => made.nodes[0][0] === c).map(([key, made]) => [columns[c].nodes[made.nodes[0][1]].share, key]).sort((a, b) => b[0] - a[0])[0]?.[1];
+    const [one, other] = [...names, strongest(0), columns.length > 2 ? strongest(1) : undefined].filter(Boolean);
+    text.placeholder = other ? `ask a formula: ${quoted(one)} AND NOT ${quoted(other)}` : one ? `ask a formula: NOT ${quoted(one)}` : "";
+  }
+
   const quoted = (key) => (/^(?!(and|or|xor|not|implies)$)[a-z_]\w*$/i.test(key) ? key : `"${key.replaceAll('"', '""')}"`);
 
   function insert(key) {
@@ -70,7 +96,13 @@ export function formulaBar(box, picture, words, now, ask) {
     const key = name.value.trim() || `set${sets.size + kept.size + 1}`;
     name.value = "";
     if (!text.value) { text.value = quoted(key); estimate(); }
-    if (lasting) { now.name(key, lasting); return; }
+    if (lasting) {
+      fresh.set(key, lasting);
+      kept.set(key, lasting);
+      draw();
+      now.name(key, lasting).then(() => fresh.delete(key));
+      return;
+    }
     sets.set(key, made);
     draw();
     now.draw();
@@ -83,7 +115,7 @@ export function formulaBar(box, picture, words, now, ask) {
     waiting = setTimeout(async () => {
       const typed = text.value;
       if (!typed.trim() || !now.view()?.columns) return;
-      const found = await now.price(typed, Object.fromEntries(all())).catch(() => null);
+      const found = await now.price(typed, setsOf(typed)).catch(() => null);
       if (found && typed === text.value) price.textContent = `≈ ${found.seconds < 0.1 ? "under 0.1" : found.seconds} s, ${found.passes} forward pass${found.passes === 1 ? "" : "es"}`;
     }, WAIT);
   }
@@ -91,7 +123,7 @@ export function formulaBar(box, picture, words, now, ask) {
   function run() {
     if (!text.value.trim()) return;
     asked = text.value;
-    ask(asked, Object.fromEntries(all()));
+    ask(asked, setsOf(asked));
   }
   const pick = (kind, title) => el("button", { type: "button", "data-tool": kind, "aria-pressed": String(kind === tool), title, onclick: () => {
     tool = kind;
@@ -191,8 +223,10 @@ export function formulaBar(box, picture, words, now, ask) {
     // The names that are kept of this view's nodes and input.
     named(list) {
       kept.clear();
-      for (const one of list) kept.set(one.name, one.made);
+      for (const one of [...list, ...[...fresh].map(([name, made]) => ({ name, made }))]) kept.set(one.name, one.made);
       draw();
+      example();
+      if (text.value) estimate();
     },
     // A view has come: its layers can be named.
     arrived(view) {

@@ -96,7 +96,7 @@ export function drawLayers(box, view, wanted) {
     const fill = el("span", { class: layer.mass < 0 ? "fill against" : "fill" });
     fill.style.width = `${Math.min(100, Math.abs(layer.mass) * 100)}%`;
     return el("div", { class: `layer${shown.has(layer.name) ? " on" : ""}`, role: "listitem", title: `${layer.name} (${layer.kind}): ${percent(layer.mass)} of the relevance passes here` },
-      el("span", { class: "name" }, tail(layer.name, 24)), el("span", { class: "muted" }, layer.shape.join("×") || "1"),
+      el("span", { class: "name" }, layer.name), el("span", { class: "muted" }, layer.shape.join("×") || "1"),
       el("span", { class: "track" }, fill), el("span", { class: "number" }, percent(layer.mass, 1)));
   });
   box.replaceChildren(...(rows.length ? rows : [el("p", { class: "muted", role: "listitem" }, "no layer is called so")]));

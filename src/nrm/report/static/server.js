@@ -9,7 +9,7 @@ export function connect(words, page) {
   const talk = talkTo();
   const { call, post } = talk;
   const at = (id) => document.getElementById(id);
-  const now = { item: null, target: null, compare: null, layers: null, nodes: 8, view: null, classes: [], items: [], ways: [] };
+  const now = { item: null, target: null, compare: null, layers: null, nodes: 8, view: null, known: null, ready: Promise.resolve(), classes: [], items: [], ways: [] };
 
   const question = () => ({ item: now.item, target: now.target, compare: now.compare, layers: now.layers, nodes: now.nodes });
   const nameOf = (id) => now.items.find((i) => i.id === id)?.name ?? "this input";
@@ -25,6 +25,8 @@ export function connect(words, page) {
     let mine = null, first = true;
     const item = now.item, again = () => load(agreed);
     page.waiting(item);
+    let begun = () => {};
+    now.ready = new Promise((done) => { begun = done; });
     try {
       const { job } = await post("api/views", { ...question(), agreed });
       mine = talk.now.main = now.view = job;
@@ -33,7 +35,7 @@ export function connect(words, page) {
         if (now.view !== job) return;
         if (part.price) { talk.priced("The flow through these layers", part.price, () => load(true), () => page.left(() => load(true))); return; }
         if (part.ahead) { talk.follow(part.ahead, (more) => now.view === job && page.receive(more, false)).catch(() => {}); return; }
-        if (first) fill(part);
+        if (first) { fill(part); now.known = job; begun(); }
         page.receive(part, first);
         if (part.columns) fillLayers(part);
         first = false;
@@ -47,17 +49,18 @@ export function connect(words, page) {
       if (!first) { talk.say(error.message); return; }
       at("job").hidden = true;
       page.failed(nameOf(item), error.message, again);
-    }
+    } finally { begun(); }
   }
 
-  // A question about the view; one that the server has forgotten is made again first.
+  // A question about the view, when it is there; one that the server has forgotten is made again first.
   async function about(path, body) {
-    try { return await post(path, { ...body, view: now.view }); }
+    await now.ready;
+    try { return await post(path, { ...body, view: now.known }); }
     catch (error) {
-      if (!error.gone || !now.view) throw error;
+      if (!error.gone || !now.known) throw error;
       const { job } = await post("api/views", { ...question(), bare: true });
       await talk.follow(job, () => {});
-      now.view = job;
+      now.known = job;
       return post(path, { ...body, view: job });
     }
   }
@@ -132,7 +135,7 @@ export function connect(words, page) {
       document.body.classList.remove("dropping");
       if (event.dataTransfer.files[0]) upload(event.dataTransfer.files[0]);
     });
-    return [el("label", { class: "drop" }, "drop an image here, or choose one",
+    return [el("label", { class: "drop" }, "drop or choose an image",
       el("input", { id: "file", type: "file", accept: "image/*", onchange: (e) => { const [file] = e.target.files; e.target.value = ""; if (file) upload(file); } }))];
   }
 
@@ -141,7 +144,7 @@ export function connect(words, page) {
     at("controls").replaceChildren(
       el("label", {}, "input", el("select", { id: "item", onchange: (e) => goTo(e.target.value) })),
       el("label", {}, "explain", el("select", { id: "target", onchange: (e) => { now.target = number(e); page.clear(); load(); } })),
-      el("label", {}, "compare with", el("select", { id: "compare", onchange: (e) => { now.compare = number(e); page.moved(); load(); } })),
+      el("label", {}, "compare", el("select", { id: "compare", onchange: (e) => { now.compare = number(e); page.moved(); load(); } })),
       ...adding(facts.kind));
     at("controls").hidden = false;
     fillItems();
@@ -200,8 +203,8 @@ export function connect(words, page) {
     // Gives a set of the view a name, or takes it away; the view is made again with it.
     async rename(name, made) {
       const answer = await about("api/names", { name, made });
-      load();
-      return answer.before;
+      const loaded = load();
+      return { before: answer.before, loaded };
     },
     note: (note) => about("api/notes", { note }),
     // An annotated view that was saved: returns the address that it leads to.
