@@ -607,10 +607,10 @@ def test_a_value_read_on_the_way_is_noted() -> None:
 
 
 def test_ops_without_a_rule_are_named_with_their_place() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), Wrapped(lambda x: torch.fft.rfft(x).real)).double()
+    model = nn.Sequential(nn.Linear(4, 4), Wrapped(lambda x: torch.special.airy_ai(x))).double()
     tape = capture(model, numbers(2, 4))
-    assert next(n.op.function for n in tape.nodes if getattr(n.op, "kind", "") == "unknown") == "fft_rfft"
-    with pytest.raises(nrm.CaptureError, match="no rule for fft_rfft") as error:
+    assert next(n.op.function for n in tape.nodes if getattr(n.op, "kind", "") == "unknown") == "special_airy_ai"
+    with pytest.raises(nrm.CaptureError, match="no rule for special_airy_ai") as error:
         nrm.measure(model, numbers(2, 4), rules="lrp-0", target=0)
     assert "1, " in str(error.value)
     assert "test_capture.py" in str(error.value)
@@ -657,8 +657,6 @@ def test_weights_that_are_not_dense_and_real() -> None:
     model = nn.Linear(4, 4).double()
     model.register_buffer("extra", torch.eye(4).to_sparse())
     assert "sparse weights" in refusal(model, x)
-    model.register_buffer("extra", torch.eye(4).to_sparse_coo().to(torch.complex64).to_dense())
-    assert "complex weights" in refusal(model, x)
 
 
 @pytest.mark.parametrize(("inputs", "options", "text"), [

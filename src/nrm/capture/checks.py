@@ -42,7 +42,7 @@ def check_model(anatomy: Anatomy) -> None:
         if p.is_meta:
             raise CaptureError("a weight has no data (meta device)", where=name, hint="load the weights first")
         kind = _foreign(p)
-        if kind:
+        if kind and kind != "complex":  # constants, as pairs of real numbers
             raise CaptureError(f"{kind} weights are not supported", where=name, expected="dense real weights")
 
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nrm.capture import axes, heads, lean, mutation, remember, repeat, samples, sparse, unseen, writes
+from nrm.capture import axes, complexes, heads, lean, mutation, remember, repeat, samples, sparse, unseen, writes
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import is_in_place, tensors_in, tensors_of
 from nrm.capture.beside import Beside
@@ -84,6 +84,7 @@ class Recorder(TorchFunctionMode):
         self.origin: Origins = {}
         self.precision = Precision(dtype, self.origin)
         self.twins = sparse.Twins()
+        self.pairs = complexes.ComplexTwins()
         self.memory = writes.Memory([tensor for _, tensor in anatomy.tensors])
         self._buffers = [tensor for _, tensor in anatomy.buffers]
         self._exact = exact
@@ -328,6 +329,8 @@ class Recorder(TorchFunctionMode):
         if not self.modules.opaque:
             if sparse.concerns(self, name, present):
                 return sparse.run(self, func, name, args, dict(kwargs))
+            if complexes.concerns(self, name, args, kwargs, present):
+                return complexes.run(self, func, name, args, dict(kwargs))
             met = [unseen.meets(self, t) for t in present]
             recorded = any(met)
         self.constants.enter(self, name, args, kwargs, present, recorded)

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nrm.capture.vocabulary.reading import axes
+
 COMPOSED: dict[str, Callable[..., Any]] = {}
 
 
@@ -166,6 +168,18 @@ def _broadcast(*tensors: Any) -> list[Tensor]:
     given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     shape = torch.broadcast_shapes(*(t.shape for t in given))  # type: ignore[no-untyped-call]
     return [t.expand(shape) for t in given]
+
+
+@composes("fft_fftshift")
+def _fftshift(input: Tensor, dim: Any = None) -> Tensor:
+    dims = axes(dim, input.ndim)
+    return input.roll([input.shape[d] // 2 for d in dims], dims)
+
+
+@composes("fft_ifftshift")
+def _ifftshift(input: Tensor, dim: Any = None) -> Tensor:
+    dims = axes(dim, input.ndim)
+    return input.roll([-(input.shape[d] // 2) for d in dims], dims)
 
 
 @composes("addmv")

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nrm.capture.call import Call, of_first
+from nrm.capture.complexes import TRANSFORMS
 from nrm.capture.ops import Combine, Linear, Select, Term
 from nrm.capture.vocabulary.reading import Steps, axes, count, linear_function, once, reads, wide
 from nrm.operators import Function, Gather, Masking, Reduce
@@ -54,6 +55,13 @@ def _reduce(c: Call, input: Tensor, dim: Any = None, keepdim: bool = False, **_:
 @once
 def _reduced(inside: torch.Size, outside: torch.Size, dims: tuple[int, ...], weight: float) -> Linear:
     return Linear(Reduce(inside, outside, dims, weight), "pool")
+
+
+@reads(*TRANSFORMS)
+def _transform(c: Call, input: Tensor) -> Steps:
+    """A Fourier transform of real numbers or pairs, which keeps the axes that it does not transform."""
+    kept = tuple((d, d) for d in c.func.kept(c.name, input.ndim - c.func.of_pairs))
+    return linear_function(c, input, c.func, "pool", kept=kept)
 
 
 @reads("cumsum")
