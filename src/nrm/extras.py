@@ -13,7 +13,9 @@ from contextlib import contextmanager
 
 from nrm.errors import NrmError
 
-EXTRAS = ("viz", "cluster", "vision", "timm", "graph", "text", "query", "store", "table", "ray", "web", "cli", "shap")
+EXTRAS = (
+    "viz", "cluster", "vision", "timm", "graph", "text", "large", "query", "store", "table", "ray", "web", "cli", "shap"
+)  # fmt: skip
 
 
 class MissingExtraError(NrmError, ImportError):

@@ -259,6 +259,8 @@ CALLS: dict[str, tuple[tuple[int, ...], list[Function]]] = {
     **{f"{name}_mean": ((2, 4), [lambda x, name=name: torch.cat(getattr(torch, f"{name}_mean")(x, 1, keepdim=True)),
                                  lambda x, name=name: torch.stack(getattr(torch, f"{name}_mean")(x))])
        for name in ("std", "var")},
+    "cross": ((2, 3), [lambda x: torch.cross(x, x.flip(1), dim=1)]),
+    "linalg_cross": ((2, 3), [lambda x: torch.linalg.cross(x, C[:1, :3])]),
     "bilinear": ((2, 4), [lambda x: F.bilinear(x, x.flip(1), _weights(3, 4, 4), C[0, :3])]),
     "addmv": ((4, 4), [lambda x: torch.addmv(x[0], x, W[0], alpha=2)]),
     **{name: ((4,), [lambda x, name=name: getattr(torch, name)(x, x.flip(0))]) for name in ("outer", "ger")},

@@ -192,6 +192,15 @@ def _outer(input: Tensor, vec2: Tensor) -> Tensor:
     return input.unsqueeze(-1) * vec2
 
 
+@composes("cross", "linalg_cross")
+def _cross(input: Tensor, other: Tensor, dim: int | None = None) -> Any:
+    axis = -1 if dim is None else dim
+    if dim is None and input.shape[-1] != 3:
+        return NotImplemented  # the first axis of three entries: a default of old
+    left, right = (torch.roll(input, -k, axis) for k in (1, 2))
+    return left * torch.roll(other, -2, axis) - right * torch.roll(other, -1, axis)
+
+
 @composes("logaddexp")
 def _logaddexp(input: Tensor, other: Tensor) -> Tensor:
     return torch.stack(torch.broadcast_tensors(input, other)).logsumexp(0)  # type: ignore[no-untyped-call]
