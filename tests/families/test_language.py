@@ -51,7 +51,11 @@ def test_a_cache_is_an_input_in_the_middle_and_stays_as_it_was(kind: str) -> Non
         R = nrm.measure(model, {"input_ids": IDS[:, 4:], "past_key_values": cache})
         torch.testing.assert_close(R.value, whole.value)
         assert float(sum(R(part.all) for part in R.inputs)) == pytest.approx(1, abs=1e-9)
-        held = [part for part in R.inputs if "constant" in part.name]
+        held = [part for part in R.inputs if part.name.startswith("past_key_values.")]
+        assert [part.name for part in held] == [f"past_key_values.{i}.values" for i in (0, 1)]
+        by_token = sum(R(part.axis(1)) for part in held)
+        assert by_token.shape == (1, 4 if kind == "DynamicCache" else 9)
+        torch.testing.assert_close(by_token[:, 4:], torch.zeros_like(by_token[:, 4:]))
         assert sum(abs(float(R(part.all))) for part in held) > 1e-4
     assert int(cache.get_seq_length()) == 4
     for layer, keys in zip(cache.layers, before, strict=True):

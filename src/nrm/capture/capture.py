@@ -21,7 +21,7 @@ from nrm.capture.guard import plain_attention, plain_execution, untouched, watch
 from nrm.capture.ops import Source
 from nrm.capture.recorder import Recorder
 from nrm.capture.samples import Whose
-from nrm.capture.several import begin_decoder, compares_many, find_ends, is_common, patch_owners, sample_input
+from nrm.capture.several import begin_decoder, cached, compares_many, find_ends, is_common, patch_owners, sample_input
 from nrm.capture.stand_ins import is_compiled, kept_as_packed, standing_in, unwrap
 from nrm.capture.tape import Tape
 from nrm.capture.vocabulary import COMPOSED, VOCABULARY
@@ -88,6 +88,7 @@ def _capture(
                 along = None if is_common(model, name, kwargs) else batch_dim
                 whose = _whose(tensor, theirs, owners.get(id(theirs)), batch, along, graphs)
                 starts += [(index, theirs) for index in recorder.add_input(tensor, name, whose)]
+            recorder.origin.update((id(tensor), (tensor, name)) for name, tensor in cached(mine[1]))
             result = _recorded(recorder, anatomy, model, mine, output, any(t.is_floating_point() for t in given))
             if not change:
                 _check_starts(recorder, starts)

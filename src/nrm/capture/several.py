@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,16 @@ def patch_square(model: nn.Module) -> int:
     """The side of the squares of patches that lie one after the other in a row, as Qwen-VL orders them; else 1."""
     side = getattr(getattr(getattr(model, "config", None), "vision_config", None), "spatial_merge_size", 1)
     return side if isinstance(side, int) else 1
+
+
+def cached(named: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Keys and values of earlier tokens in the caches among the inputs, by the names that they have as inputs."""
+    for name, cache in named.items():
+        for i, layer in enumerate(getattr(cache, "layers", None) or () if hasattr(cache, "get_seq_length") else ()):
+            for part in ("keys", "values"):
+                tensor = getattr(layer, part, None)
+                if isinstance(tensor, Tensor):
+                    yield f"{name}.{i}.{part}", tensor
 
 
 def compares(model: nn.Module, named: Mapping[str, Any]) -> bool:
