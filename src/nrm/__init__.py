@@ -38,9 +38,11 @@ if TYPE_CHECKING:
         Circuit as Circuit,
         Cut as Cut,
         Difference as Difference,
+        Estimate as Estimate,
         Generated as Generated,
         Measure as Measure,
         Writing as Writing,
+        estimate as estimate,
         generated as generated,
         measure,
         reference,
@@ -85,10 +87,10 @@ ROOMS = ("errors", "capture", "jobs", "measure", "questions", "results", "rules"
 
 SHORT = (
     "LRP0", "AlphaBeta", "CaptureError", "Check", "Circuit", "Composite", "Cut", "Difference", "EntryEpsilon",
-    "Epsilon", "Flat", "Gamma", "Generated", "Gradient", "IntegratedGradients", "Layer", "MassError", "Measure",
-    "MemoryLimitError", "NrmError", "NrmWarning", "Occlusion", "Partition", "Pass", "PrecisionError", "Product",
-    "QuestionError", "ResultFileError", "Rule", "RuleError", "Set", "Shapley", "SoftmaxRule", "Sum", "WSquare",
-    "Writing", "ZBox", "ZPlus", "coarsen", "composite", "generated", "merge",
+    "Epsilon", "Estimate", "Flat", "Gamma", "Generated", "Gradient", "IntegratedGradients", "Layer", "MassError",
+    "Measure", "MemoryLimitError", "NrmError", "NrmWarning", "Occlusion", "Partition", "Pass", "PrecisionError",
+    "Product", "QuestionError", "ResultFileError", "Rule", "RuleError", "Set", "Shapley", "SoftmaxRule", "Sum",
+    "WSquare", "Writing", "ZBox", "ZPlus", "coarsen", "composite", "estimate", "generated", "merge",
     "open_store",
 )  # fmt: skip
 """Short names outside the front door: rules, errors and the types that annotations need, ``nrm.Gamma`` for instance."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 from nrm.errors import MemoryLimitError, QuestionError
 from nrm.numbers import size_text
@@ -25,7 +26,7 @@ def memory_bound(memory: str | int) -> int:
     2147483648
     """
     if memory == "auto":
-        return min(4 * 2**30, max(2**28, _free() // 3))
+        return min(4 * 2**30, max(2**28, available() // 3))
     if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
         return memory
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", memory.lower()) if isinstance(memory, str) else None
@@ -34,11 +35,46 @@ def memory_bound(memory: str | int) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-def _free() -> int:
+def available() -> int:
+    """Bytes that this process may still take, as the system says: also inside a container with a limit of its own."""
+    free = [room for read in (_of_the_machine, _of_the_container) if (room := read()) is not None]
+    return min(free, default=6 * 2**30)
+
+
+def _of_the_machine() -> int | None:
+    lines = _lines("/proc/meminfo")
+    found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    if found is not None:
+        return 1024 * int(found)
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return 6 * 2**30
+        return None
+
+
+def _of_the_container() -> int | None:
+    """What a control group of Linux leaves; files that it has cached can be given back."""
+    for limit, used, stat in GROUPS:
+        first, now, cached = _lines(limit), _lines(used), _lines(stat)
+        if first and now and first[0].isdigit():
+            given = next((int(line.split()[1]) for line in cached if INACTIVE.match(line)), 0)
+            return max(0, int(first[0]) - int(now[0]) + given)
+    return None
+
+
+GROUPS = [tuple(f"/sys/fs/cgroup/{name}" for name in names) for names in (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"))]  # fmt: skip
+"""The files of a control group, of either version: its limit, what it has taken, and what of that is cached."""
+
+INACTIVE = re.compile(r"(total_)?inactive_file ")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
 
 
 def fitting(memory: int, nbytes: int) -> int:

@@ -23,6 +23,7 @@ ORDER = [
     "extras",
     "numbers",
     "memory",
+    "shapes",
     "devices",
     "largest",
     "files",

@@ -40,7 +40,10 @@ def check_model(anatomy: Anatomy) -> None:
             )  # fmt: skip
     for name, p in anatomy.tensors:
         if p.is_meta:
-            raise CaptureError("a weight has no data (meta device)", where=name, hint="load the weights first")
+            raise CaptureError(
+                "a weight has no data (meta device)", where=name, expected="a model whose weights are loaded",
+                hint="nrm.estimate(model, inputs) says what measuring it would take",
+            )  # fmt: skip
         kind = _foreign(p)
         if kind and kind != "complex":  # constants, as pairs of real numbers
             raise CaptureError(f"{kind} weights are not supported", where=name, expected="dense real weights")

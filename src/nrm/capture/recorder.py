@@ -49,6 +49,7 @@ from nrm.capture.recall import Recall
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
 from nrm.operators import loaded
+from nrm.shapes import address_of
 
 
 class Recorder(TorchFunctionMode):
@@ -183,11 +184,9 @@ class Recorder(TorchFunctionMode):
         node = Node(len(self.nodes), op, tuple(inputs), value.detach(), module=self.path, function=function)
         parents = [self.nodes[i] for i in inputs]
         if self._bounded:
-            near = (
-                *parents,
-                *self.nodes[-1:],
-            )  # a view lies on the memory of what it reads, halves of a product on one
-            if not any(p.held is not None and p.held.data_ptr() == value.data_ptr() for p in near):
+            # A view lies on the memory of what it reads, halves of a product on one.
+            near, own = (*parents, *self.nodes[-1:]), address_of(value)
+            if not any(p.held is not None and address_of(p.held) == own for p in near):
                 self.nbytes += value.numel() * value.element_size()
         if self._beside is None or not self._beside.place(node):
             if _stays(op, parents, value):

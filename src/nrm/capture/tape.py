@@ -13,6 +13,7 @@ from nrm.capture.op import Op
 from nrm.capture.ops import Source
 from nrm.capture.recall import Recall
 from nrm.errors import QuestionError
+from nrm.shapes import address_of
 
 if TYPE_CHECKING:
     from nrm.capture.graphs import Graphs
@@ -134,7 +135,7 @@ class Tape:
         if self.runs is not None:
             return sum(run.nbytes for run in self.runs)
         tensors = [t for node in self.nodes for t in (node.held, *node.op.tensors) if t is not None]
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        storages = {address_of(t): t.untyped_storage().nbytes() for t in tensors}
         return sum(storages.values()) + (0 if self.behind is None else self.behind.nbytes)
 
     def find(self, name: str) -> Node:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nrm.capture import writes
 from nrm.errors import CaptureError
+from nrm.shapes import place_of
 
 if TYPE_CHECKING:
     from nrm.capture.recorder import Recorder
@@ -34,7 +35,7 @@ def version(tensor: Tensor) -> int:
 
 def address(tensor: Tensor) -> int:
     """Where the data of a tensor lies; 0 for one that has no memory of its own kind."""
-    return tensor.data_ptr() if _has_memory(tensor) else 0
+    return place_of(tensor) if _has_memory(tensor) else 0
 
 
 def seal(tensor: Tensor) -> Seal:

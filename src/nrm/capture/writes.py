@@ -21,6 +21,7 @@ from nrm.capture.arguments import tensors_in
 from nrm.capture.ops import Combine, Term
 from nrm.errors import CaptureError
 from nrm.operators import Gather, LateWeight, Reshape
+from nrm.shapes import address_of, is_shape
 
 if TYPE_CHECKING:
     from nrm.capture.recorder import Recorder
@@ -51,7 +52,7 @@ class Memory:
         self._begins: list[int] = []
         plain = [(t, memory_of(t)) for t in own if not isinstance(t, LateWeight) and t.numel()]
         self._own = {pointer: t for t, pointer in plain}
-        self._home = {id(t): (t.data_ptr(), pointer) for t, pointer in plain}
+        self._home = {id(t): (t.data_ptr(), pointer) for t, pointer in plain if not is_shape(t)}
         self._saved: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def is_home(self, tensor: Tensor) -> bool:
@@ -364,7 +365,7 @@ def _is_private(r: Recorder, tensor: Tensor) -> bool:
 def look_at(r: Recorder, tensor: Tensor, other: Tensor, index: int) -> bool:
     """Follows an unknown tensor as a view of another one on the same memory, if all of it lies there."""
     if tensor.untyped_storage()._cdata != other.untyped_storage()._cdata:  # from now on it is a view of the whole
-        offset = (tensor.data_ptr() - memory_of(other)) // other.element_size()
+        offset = tensor.storage_offset() + (memory_of(tensor) - memory_of(other)) // other.element_size()
         tensor.data = _whole(other).as_strided(tensor.shape, tensor.stride(), offset)
     inside, kept = _overlap(other, tensor)
     if not bool((inside >= 0).all()):
@@ -383,7 +384,7 @@ def adopt(r: Recorder, targets: list[Tensor]) -> bool:
 
 def memory_of(tensor: Tensor) -> int:
     """Where the memory of a tensor begins; 0 for one without memory."""
-    return 0 if isinstance(tensor, LateWeight) else tensor.untyped_storage().data_ptr()
+    return 0 if isinstance(tensor, LateWeight) else address_of(tensor)
 
 
 def _geometry(tensor: Tensor) -> Tensor:

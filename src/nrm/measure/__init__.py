@@ -37,6 +37,7 @@ from nrm.measure.classes import (
 )
 from nrm.measure.difference import Difference
 from nrm.measure.direct import DirectEdges as DirectEdges
+from nrm.measure.estimate import Estimate, estimate
 from nrm.measure.generation import Writing as Writing, generated
 from nrm.measure.inner import Inner as Inner
 from nrm.measure.inside import CircuitPart as CircuitPart
@@ -74,6 +75,7 @@ __all__ = [
     "Circuit",
     "Cut",
     "Difference",
+    "Estimate",
     "Generated",
     "InputPart",
     "InputParts",
@@ -82,6 +84,7 @@ __all__ = [
     "Measure",
     "Writing",
     "WrittenToken",
+    "estimate",
     "generated",
     "measure",
     "reference",

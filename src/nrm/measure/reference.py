@@ -55,11 +55,11 @@ def reference(kind: str, data: Any, *, seed: int = 0) -> Any:
     if not count or any(t.ndim == 0 or len(t) != count for t in tensors):
         raise QuestionError("not a batch of samples", got=type(data).__name__, expected="samples along the first axis")
     if kind == "mean":
-        return _changed(data, _mean)
+        return changed(data, _mean)
     if count < 2:
         raise QuestionError("one sample has no other to be shuffled with", got="a batch of one", expected="two or more")
     order = _shuffled(count, seed)
-    return _changed(data, lambda t: t[order.to(t.device)])
+    return changed(data, lambda t: t[order.to(t.device)])
 
 
 def _mean(t: Tensor) -> Tensor:
@@ -76,14 +76,14 @@ def _shuffled(count: int, seed: int) -> Tensor:
     return order
 
 
-def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The tensors of a value changed, in the form of the value."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return {k: _changed(v, change) for k, v in value.items()}
+        return {k: changed(v, change) for k, v in value.items()}
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(_changed(v, change) for v in value)
+        return type(value)(changed(v, change) for v in value)
     return value
 
 
@@ -101,8 +101,8 @@ def _from_word(word: str, inputs: Any) -> Any:
             expected="float tensors", hint="against=OTHER, an input to compare with, in the form of this one",
         )  # fmt: skip
     if word == "zeros":
-        return _changed(inputs, lambda t: torch.zeros_like(t) if t.is_floating_point() else t)
-    return _changed(inputs, lambda t: _blurred(t) if t.is_floating_point() else t)
+        return changed(inputs, lambda t: torch.zeros_like(t) if t.is_floating_point() else t)
+    return changed(inputs, lambda t: _blurred(t) if t.is_floating_point() else t)
 
 
 def _blurred(image: Tensor) -> Tensor:

@@ -11,12 +11,16 @@ from torch import Tensor
 from nrm.operators.late import loaded
 from nrm.operators.maps import LinearMap, WeightChange, along
 from nrm.operators.products import product
+from nrm.shapes import is_shape
 
 PIECE = 2**18
 """So many weights of another precision are cast at a time."""
 
 WORK = 2**26
 """From so many multiplications on, rows of zeros are looked for before a product."""
+
+FEW = 8
+"""Where weights are shapes alone, so many pieces stand for all."""
 
 GLANCE = 4
 """A row that is not 0 in its first so many entries needs no closer look."""
@@ -89,8 +93,14 @@ class Dense(LinearMap):
     def _pieces(self) -> Iterator[tuple[slice, Tensor]]:
         """Some rows of the weights at a time, cast."""
         weight = loaded(self.weight)
-        many = max(1, PIECE // max(1, weight.shape[1]))
-        for begin in range(0, weight.shape[0], many):
+        many, count = max(1, PIECE // max(1, weight.shape[1])), weight.shape[0]
+        if is_shape(weight) and many < count:  # one cast is like the next, in the same place
+            first = weight[:many].to(self.dtype)
+            for begin in range(0, count, -(-count // FEW)):
+                rows = slice(begin, min(count, begin + -(-count // FEW)))
+                yield rows, first[:1].expand(rows.stop - rows.start, -1)
+            return
+        for begin in range(0, count, many):
             rows = slice(begin, begin + many)
             yield rows, weight[rows].to(self.dtype)
 

@@ -19,6 +19,7 @@ from nrm.capture import ResidualStream, StreamBranch
 from nrm.questions.rise import Pushed
 from nrm.questions.stops import frame_at
 from nrm.questions.sweep import Base, Site, arrivals_at, drain_name, pull_to, sweep
+from nrm.shapes import place_of
 from nrm.steps import Arrivals, Network
 
 EMBEDDING, HEAD, BRANCH, CONSTANT = "embedding", "head", "branch", "constant"
@@ -211,7 +212,7 @@ class DirectRoute:
         above = _only(self.sent[-2]) if len(self.sent) > 1 else None
         if room is None or room.shape[1:] != rho.shape[1:]:
             room, above = rho.new_empty(count, *rho.shape[1:]), None
-        if above is not None and (above[0] != node or above[1].data_ptr() != room[live[-2][0]].data_ptr()):
+        if above is not None and (above[0] != node or place_of(above[1]) != place_of(room[live[-2][0]])):
             above = None
         room[rows[0] : rows[-1] + 1] = rho
         if above is not None and rows[-1] + 1 == live[-2][0]:
@@ -349,7 +350,7 @@ def joined_stacks(parts: Sequence[tuple[int, Arrivals | None]]) -> Arrivals | No
 
 def _end_of(stack: Tensor) -> tuple[int, torch.Size]:
     """Where the memory of a stack ends, and what it is a stack of."""
-    return stack.data_ptr() + stack.numel() * stack.element_size(), stack.shape[1:]
+    return place_of(stack) + stack.numel() * stack.element_size(), stack.shape[1:]
 
 
 def _only(sent: Arrivals) -> tuple[int, Tensor] | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nrm.capture import Node
 from nrm.questions.channels import keeps_channels, mixes_channels, one_hot
+from nrm.shapes import address_of
 from nrm.steps import Arrivals, Network
 
 
@@ -162,7 +163,7 @@ class Base:
 
 def held(tensors: Iterable[Tensor]) -> int:
     """The bytes behind some tensors; memory that is shared counts once."""
-    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+    return sum({address_of(t): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 def base_sweep(network: Network, start: Arrivals) -> Base:

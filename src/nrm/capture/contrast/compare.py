@@ -17,6 +17,7 @@ from nrm.capture.replay import deviates
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
 from nrm.operators import LinearMap
+from nrm.shapes import address_of
 
 
 def compare(here: Tape, there: Tape) -> None:
@@ -85,7 +86,8 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a.shape != b.shape:
             return False
-        shared = a.data_ptr() == b.data_ptr() != 0 and a.stride() == b.stride()
+        place = address_of(a), a.storage_offset(), a.stride()
+        shared = place == (address_of(b), b.storage_offset(), b.stride()) and place[0] != 0
         return shared or torch.equal(a, b)
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_same, a, b))
