@@ -8,16 +8,14 @@ set, so that both maps look alike; joint relevance follows only the walks that s
 from __future__ import annotations
 
 import argparse
-import importlib
 import pathlib
-import sys
 
 import matplotlib
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 import nrm
+from nrm.demo import digits, read_digits
 
 matplotlib.use("Agg")
 LAYERS = ("relu1", "relu2", "relu3")
@@ -25,25 +23,19 @@ CLUSTERS = 4
 CHOSEN = {"S1": ((0, 1), (0, 1), (0, 1)), "S2": ((0, 1), (0, 1), (2, 3))}
 
 
-def measured(sample: int, epochs: int) -> tuple[nrm.Measure, Tensor]:
-    """The measure of one digit under the example's network, trained in seconds, and its picture."""
-    sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
-    digits, data = importlib.import_module("digits"), load_digits()
-    torch.manual_seed(0)
-    images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16
-    model = digits.trained(images[:1500], torch.tensor(data.target[:1500]), epochs)
-    image = images[1500 + sample : 1501 + sample]
-    return nrm.measure(model, image, rules="epsilon-plus", bias="input"), image[0]
+def measured(sample: int) -> tuple[nrm.Measure, Tensor]:
+    """The measure of one digit under the network that the package carries, and its picture."""
+    image = read_digits()[0][1500 + sample]
+    return nrm.measure(digits()[0], image[None], rules="epsilon-plus", bias="input"), image
 
 
 def main() -> None:
     """Measure, compare, draw."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sample", type=int, default=12, help="which test image is explained")
-    parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "images" / "additive.png")
     options = parser.parse_args()
-    R, image = measured(options.sample, options.epochs)
+    R, image = measured(options.sample)
     x, parts = R.input, [nrm.cluster(R, name, k=CLUSTERS) for name in LAYERS]
     rows, maps = [], {"additive": [], "joint": []}
     for name, chosen in CHOSEN.items():

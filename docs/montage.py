@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pathlib
 import sys
 
@@ -31,6 +32,9 @@ def network(weights: pathlib.Path | None) -> tuple[nn.Module, list[str] | None]:
     from torchvision.models import SqueezeNet1_1_Weights, squeezenet1_1
 
     names = list(SqueezeNet1_1_Weights.DEFAULT.meta["categories"])
+    data = pathlib.Path(os.environ.get("NRM_DATA") or pathlib.Path(__file__).parents[2] / "shared" / "data")
+    here = data / "squeezenet1_1" / "squeezenet1_1.safetensors"
+    weights = here if weights is None and here.exists() else weights
     if weights is None:
         return squeezenet1_1(weights=SqueezeNet1_1_Weights.DEFAULT).eval(), names
     model = squeezenet1_1()
@@ -50,7 +54,11 @@ def photo(name: str) -> Tensor:
 def main() -> None:
     """Explain both photos under every rule and write the picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--weights", type=pathlib.Path, help="squeezenet1_1 as safetensors")
+    parser.add_argument(
+        "--weights",
+        type=pathlib.Path,
+        help="squeezenet1_1 as safetensors; by default those of the real data, else torchvision's",
+    )
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "images" / "montage.png")
     options = parser.parse_args()
     model, names = network(options.weights)
