@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from nrm.capture.arguments import tensors_in
+from nrm.capture.arguments import PLAIN, tensors_in
 
 
 class Anatomy:
@@ -46,5 +46,5 @@ class Anatomy:
 def _plain(module: nn.Module) -> Iterator[object]:
     """The attributes of a module that may hold tensors, besides its parameters and buffers."""
     for name, value in module.__dict__.items():
-        if not name.startswith("_") and isinstance(value, Tensor | list | tuple | dict):  # most begin with one
+        if type(value) not in PLAIN and name[:1] != "_" and isinstance(value, Tensor | list | tuple | dict):
             yield value

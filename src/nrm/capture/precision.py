@@ -31,10 +31,12 @@ class Precision:
 
         A matrix of weights in a lower one stays as it is: what is run instead of its call casts it a piece at a time.
         """
-        if any(t.dtype is not self.dtype and t.is_floating_point() for t in present):
+        if [t for t in present if t.dtype is not self.dtype and t.is_floating_point()]:
             matrix = self._matrix(name, args, kwargs)
             args, kwargs = self._cast_all(args, False, matrix), self._cast_all(kwargs, False, matrix)
-        return tuple(map(self._asked, args)), {k: self._asked(v) for k, v in kwargs.items()}
+        if torch.dtype in map(type, args) or torch.dtype in map(type, kwargs.values()):
+            args, kwargs = tuple(map(self._asked, args)), {k: self._asked(v) for k, v in kwargs.items()}
+        return args, kwargs
 
     def raised(self, value: Any) -> Any:
         """Float tensors of a lower precision in the working one."""

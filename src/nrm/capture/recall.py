@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ def _filled(value: Any, values: Mapping[int, Tensor]) -> Any:
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """Nested tuples, lists and dicts with every leaf changed."""
+    if type(value) in LEAVES:
+        return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(mapped(v, change) for v in value))
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
@@ -101,6 +104,10 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {k: mapped(v, change) for k, v in value.items()}
     return change(value)
+
+
+LEAVES = {Tensor, Parameter, int, float, bool, str, type(None), torch.Size, At}
+"""Types of most leaves."""
 
 
 def _leaves(value: Any) -> list[At | Recall]:

@@ -6,6 +6,7 @@ identity and kept alive while recording. What happens to memory that is written 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -104,6 +105,8 @@ class Recorder(TorchFunctionMode):
         self.derived: dict[int, tuple[Tensor, Recall]] = {}
         self._settled: set[int] = set()
         self._moved: set[int] = set()
+        self._placed: dict[tuple[Any, ...], tuple[int | None, int | None, heads.Heads | None]] = {}
+        self._kinds = {device.type for device in {tensor.device for _, tensor in anatomy.tensors}} | {"cpu"}
         self._beside = beside
         self.constants = repeat.Constants(anatomy.attributes, change, made or {})
         self.origin.update((id(tensor), (tensor, name)) for name, tensor in anatomy.tensors)
@@ -185,14 +188,11 @@ class Recorder(TorchFunctionMode):
         parents = [self.nodes[i] for i in inputs]
         if self._bounded:
             # A view lies on the memory of what it reads, halves of a product on one.
-            near, own = (*parents, *self.nodes[-1:]), address_of(value)
-            if not any(p.held is not None and address_of(p.held) == own for p in near):
+            near = [address_of(held) for p in (*parents, *self.nodes[-1:]) if (held := p.held) is not None]
+            if address_of(value) not in near:
                 self.nbytes += value.numel() * value.element_size()
         if self._beside is None or not self._beside.place(node):
-            if _stays(op, parents, value):
-                node.sample, node.channel, node.heads = parents[0].sample, parents[0].channel, parents[0].heads
-            else:
-                self._place(node, parents)
+            self._place(node, parents)
             self._place_input_channel(op, parents)
         if any(i in self._moved for i in inputs) and _moves(op):
             self._moved.add(node.index)
@@ -200,12 +200,19 @@ class Recorder(TorchFunctionMode):
         return node.index
 
     def _place(self, node: Node, parents: list[Node]) -> None:
-        """Says where samples, channels and attention heads lie in a new node."""
+        """Says where samples, channels and attention heads lie in a new node; of calls that are alike, once."""
+        given = [(p.sample, p.channel, p.heads) for p in parents if p.sample is not None]
+        call = (node.op, node.shape, *given) if len(given) == len(parents) and node.op.kind != "matmul" else None
+        if call in self._placed:
+            node.sample, node.channel, node.heads = self._placed[call]
+            return
         whose = samples.follow(node.op, parents, node.shape, self.samples)
         node.sample, node.owner = whose.axis, whose.owner
         samples.settle(node, self.nodes, self.samples)
         node.channel = node.op.channel_axis([p.channel for p in parents], node.shape, node.sample)
         node.heads = heads.heads_of(node.op, parents, self.nodes, node)
+        if call is not None and node.owner is None:
+            self._placed[call] = node.sample, node.channel, node.heads
 
     @property
     def path(self) -> str:
@@ -235,6 +242,7 @@ class Recorder(TorchFunctionMode):
         """
         self.given.append(name)
         self.constants.know(tensor)
+        self._kinds.add(tensor.device.type)
         if not tensor.is_floating_point():
             self._integers.add(tensor, name, whose)
             return []
@@ -305,11 +313,11 @@ class Recorder(TorchFunctionMode):
 
     def indices(self, value: Any) -> list[int]:
         """The nodes of the tracked tensors inside a value."""
-        return [self.node(t).index for t in self.tracked_in(value)]
+        return [self.live[id(t)][1] for t in self.tracked_in(value)]
 
     def tracked_in(self, value: Any) -> list[Tensor]:
         """The tracked tensors inside a value."""
-        return [t for t in tensors_in(value) if self.tracked(t)]
+        return [t for t in tensors_in(value) if id(t) in self.live or self.tracked(t)]
 
     # ---- torch calls -----------------------------------------------------------------------------------------
 
@@ -334,9 +342,10 @@ class Recorder(TorchFunctionMode):
             recorded = any(met)
         self.constants.enter(self, name, args, kwargs, present, recorded)
         run = self._run if recorded else self._run_constant
-        kind = present[0].device.type if present else "cpu"
-        if torch.is_autocast_enabled(kind):  # by the model itself: calls run in the precision of their arguments
-            with torch.autocast(kind, enabled=False):
+        if True in map(torch.is_autocast_enabled, self._kinds):  # by the model itself: arguments say the precision
+            with contextlib.ExitStack() as stack:
+                for kind in self._kinds:
+                    stack.enter_context(torch.autocast(kind, enabled=False))
                 return run(func, name, args, kwargs, present)
         return run(func, name, args, kwargs, present)
 
@@ -407,7 +416,7 @@ class Recorder(TorchFunctionMode):
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]
     ) -> Any:
         from_user = any(t in self._integers for t in present)
-        targets = self._targets(func, args, kwargs)
+        targets = [] if _is_plain(func) and "out" not in kwargs else self._targets(func, args, kwargs)
         if self.memory.histories and not self.modules.opaque and writes.adopt(self, targets):
             return self._run(func, name, args, kwargs, present)
         for target in targets:
@@ -494,7 +503,7 @@ class Recorder(TorchFunctionMode):
         if not outputs:
             return
         present = tensors_of(args, kwargs)
-        from_nothing = not all(t.numel() for t in present) and self._come_from_nothing(present, outputs)
+        from_nothing = 0 in [t.numel() for t in present] and self._come_from_nothing(present, outputs)
         if from_nothing and name not in AT_PLACES:  # a sum over no edges is a layer like that over some
             remember.derive(self, func, args, kwargs, result, relevant=False)
             return
@@ -544,15 +553,6 @@ def _is_plain(func: Any) -> bool:
         return False
     writes_ = is_in_place(func) or place_of_inplace(func) is not None
     return not writes_ and not mutation.is_list_op(func) and not mutation.is_op(func)
-
-
-def _stays(op: Op, parents: list[Node], value: Tensor) -> bool:
-    """Whether an op leaves every entry of one tensor where it is, as most do: so do samples, channels and heads."""
-    if len(parents) != 1 or not op.is_one_to_one(0):
-        return False
-    below, maps = parents[0], op.maps(1)
-    stays = maps is not None and maps[0] is None
-    return stays and below.sample is not None and below.channel is not None and below.shape == value.shape
 
 
 def _moves(op: Op) -> bool:

@@ -81,7 +81,7 @@ class Twins:
 
 def concerns(r: Recorder, name: str, present: list[Tensor]) -> bool:
     """Whether a call has to do with sparse tensors and with tracked data."""
-    sparse = [t for t in present if is_sparse(t)]
+    sparse = [t for t in present if t.layout is not torch.strided and is_sparse(t)]
     if not sparse and name not in MAKES:
         return False
     return any(t in r.twins for t in sparse) or any(r.tracked(t) for t in present if not is_sparse(t))

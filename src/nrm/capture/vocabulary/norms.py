@@ -21,10 +21,10 @@ def _batch_norm(
 ) -> Steps:  # fmt: skip
     if training or running_mean is None or running_var is None:
         return _normalized_by_channel(c, input, weight, bias, eps)
-    scale = torch.rsqrt(running_var.detach() + eps)
-    scale = scale if weight is None else scale.mul_(weight.detach())
-    shift = running_mean.detach() * -scale
-    shift = shift if bias is None else shift.add_(bias.detach())
+    scale = torch.rsqrt(running_var + eps)
+    scale = scale if weight is None else scale.mul_(weight)
+    shift = running_mean * -scale
+    shift = shift if bias is None else shift.add_(bias)
     shape = (-1, *(1,) * (input.ndim - 2))
     op = Combine((Term(None, scale.view(shape)),), shift.view(shape), joins=True, kind="batchnorm")
     return c.one(op, input)
