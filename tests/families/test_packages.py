@@ -241,3 +241,22 @@ def test_an_adapter_beside_packed_weights(folder: Path) -> None:
     wanted = nrm.measure(plain, {"input_ids": IDS}, target=R.target)
     layer = "base_model.model.model.layers.1.mlp.down_proj.lora_B.default"
     torch.testing.assert_close(R(R[layer].all), wanted(wanted[layer].all), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_or_an_interrupt_leaves_packed_weights_and_adapters_as_they_were(
+    folder: Path, error: type[BaseException]
+) -> None:
+    model = adapted(packed(folder, "nf4"))
+    norm = model.get_submodule("base_model.model.model.norm")
+
+    def fail(x: Tensor) -> Tensor:
+        raise error("on the way")
+
+    norm.forward = fail
+    before = state(model)
+    with pytest.raises(error, match="on the way"):
+        nrm.measure(model, {"input_ids": IDS})
+    assert state(model) == before
+    del norm.forward
+    assert nrm.measure(model, {"input_ids": IDS}).check().ok
