@@ -172,7 +172,7 @@ def test_what_does_not_fit_says_what_would(kind: str, monkeypatch: pytest.Monkey
     assert kept.fits
     assert not kept.advice
     free = {"memory": (lean.peak + kept.peak) // 2, "tokens": lean.peak // 2, "weights": 10**4}[kind]
-    home = sys.modules[nrm.estimate.__module__]
+    home = sys.modules[nrm.Estimate.__module__]
     monkeypatch.setattr(home, "available", lambda: free)
     monkeypatch.setattr(home, "TIGHT", 2**16)
     with torch.device("meta"):
@@ -187,6 +187,22 @@ def test_what_does_not_fit_says_what_would(kind: str, monkeypatch: pytest.Monkey
         assert not nrm.estimate(model, tokens=longest + 30, memory=2**16).fits
     assert {"memory": "memory=", "tokens": "tokens", "weights": "weights alone"}[kind] in advice
     assert advice in str(found)
+
+
+def test_what_does_not_fit_is_refused_before_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = Reader().eval(), torch.zeros(1, 300, dtype=torch.long)
+    kept, lean = (nrm.estimate(model, ids, memory=memory) for memory in ("1 GiB", 2**16))
+    monkeypatch.setattr(sys.modules[nrm.Estimate.__module__], "available", lambda: (kept.peak + lean.peak) // 2)
+    monkeypatch.setattr(sys.modules[nrm.Estimate.__module__], "TIGHT", 2**16)
+    before = {name: (id(p), p._version) for name, p in model.named_parameters()}
+    with pytest.raises(nrm.MemoryLimitError, match="more memory than there is") as caught:
+        nrm.measure(model, ids, memory="1 GiB")
+    assert "beyond the weights" in str(caught.value)
+    assert "memory=" in str(caught.value)
+    assert before == {name: (id(p), p._version) for name, p in model.named_parameters()}
+    assert nrm.measure(model, ids, memory=2**16).inner.tape.batch == 1
+    monkeypatch.setattr(sys.modules[nrm.Estimate.__module__], "available", lambda: 100 * kept.peak)
+    assert nrm.measure(model, ids, memory="1 GiB").inner.tape.batch == 1
 
 
 def test_shapes_that_depend_on_numbers_are_refused() -> None:

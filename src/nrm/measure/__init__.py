@@ -37,7 +37,7 @@ from nrm.measure.classes import (
 )
 from nrm.measure.difference import Difference
 from nrm.measure.direct import DirectEdges as DirectEdges
-from nrm.measure.estimate import Estimate, estimate
+from nrm.measure.estimate import estimate
 from nrm.measure.generation import Writing as Writing, generated
 from nrm.measure.inner import Inner as Inner
 from nrm.measure.inside import CircuitPart as CircuitPart
@@ -66,6 +66,7 @@ from nrm.measure.scores import (
     weights as weights,
 )
 from nrm.measure.show import options_text as options_text, output_text as output_text, sign_text as sign_text
+from nrm.measure.sketch import Estimate
 from nrm.measure.table import Axis as Axis, make_results as make_results, question_axes as question_axes
 from nrm.measure.verdict import balance as balance, is_beyond as is_beyond
 from nrm.measure.written import Generated as Generated, WrittenToken as WrittenToken

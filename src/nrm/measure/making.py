@@ -16,6 +16,7 @@ from nrm.measure.inner import Inner, Listener
 from nrm.measure.measure import Measure
 from nrm.measure.origin import Origin
 from nrm.measure.reference import many, read_reference
+from nrm.measure.sketch import refuse_unfit
 from nrm.memory import KEPT, memory_bound
 from nrm.rules import Between, Composite, Product, SoftmaxRule, coarse_tape, resolve
 from nrm.steps import Network
@@ -69,6 +70,10 @@ def measure(
     between = rules if isinstance(rules, Between) else None
     if against is not None:
         _refuse_in_contrast(rules, bias, normalize)
+    refuse_unfit(
+        measure, model, inputs, {"output": output, "target": target, "rules": rules, "bias": bias, "zero": zero,
+        "batch_dim": batch_dim, "dtype": dtype, "normalize": normalize, "memory": memory, "against": against},
+    )  # fmt: skip
     with uncollected():
         whole = against is not None
         room = None if between is not None else bound // KEPT // (2 if whole else 1)  # a contrast holds two runs
