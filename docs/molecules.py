@@ -1,7 +1,8 @@
 """Draws docs/images/molecules.png: molecules of MUTAG with the relevance of their atoms and bonds.
 
-Above, the bonds of the last graph layer of a network that was trained on other molecules; below, the bonds that are
-known to matter. Needs the real data (beside the repository, or in ``$NRM_DATA``) and torch_geometric.
+Above, atoms of the input and bonds of the last graph layer of a network that was trained on other molecules, and the
+best subgraph of five atoms; below, the bonds that are known to matter. Needs the real data (beside the repository, or
+in ``$NRM_DATA``), torch_geometric, and RDKit for the places of atoms.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from real.molecules import ATOMS, deal, read_mutag, train  # noqa: E402
 
 HOME = Path(os.environ.get("NRM_DATA") or ROOT.parent / "shared" / "data") / "graphs" / "MUTAG"
-COUNT = 3
+COUNT, SIZE = 3, 5
+RULES = {"head": nrm.LRP0(), "*": nrm.ZPlus()}
 
 
 def main() -> None:
@@ -39,10 +41,12 @@ def main() -> None:
     figure, axes = plt.subplots(2, COUNT, figsize=(4.2 * COUNT, 6.4), layout="constrained")
     for graph, (above, below) in zip(held, axes.T, strict=False):
         inputs = (graph.x.double(), graph.edge_index)
-        R = nrm.measure(model, inputs, output=lambda o: o[:, 1] - o[:, 0])
+        R = nrm.measure(model, inputs, output=lambda o: o[:, 1] - o[:, 0], rules=RULES, bias="input")
+        (best,) = R.subgraphs(SIZE, k=1).only
         labels = [ATOMS[i] for i in graph.x.argmax(1).tolist()]
-        conv, title = R["convs.2"], f"logits {float(R.value):.1f} apart"
-        nrm.plot.graph(graph, edges=R(conv.edges), labels=labels, ax=above, value=R.value, title=title)
+        title = f"logits {float(R.value):.1f} apart, {100 * best.relevance:.0f} % inside"
+        nodes, edges = R(R["input[0]"].positions), R(R["convs.2"].edges)
+        nrm.plot.graph(graph, nodes, edges, labels=labels, marked=best, ax=above, value=R.value, title=title)
         nrm.plot.graph(graph, edges=graph.truth.float(), labels=labels, ax=below, colorbar=False, title="known bonds")
     figure.savefig(options.out, dpi=100)
     print(f"wrote {options.out}")

@@ -66,6 +66,14 @@ class Net(torch.nn.Module):
 G = nrm.measure(Net().eval(), (torch.rand(3, 3), torch.tensor([[0, 1, 2], [1, 2, 0]])))
 assert G(G.input.positions).shape == (1, 3)
 """,
+    "molecules": """
+import matplotlib
+matplotlib.use("Agg")
+from nrm.plot.layout import lay_out_molecule
+import numpy as np
+ring = np.array([[i, (i + 1) % 6] for i in range(6)])
+assert lay_out_molecule(ring, "CCCCCN").shape == (6, 2)
+""",
     "text": """
 from transformers import LlamaConfig, LlamaForCausalLM
 config = LlamaConfig(vocab_size=9, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from nrm.errors import NrmError
 
 EXTRAS = (
-    "viz", "cluster", "vision", "timm", "graph", "text", "large", "query", "store", "table", "ray", "web", "cli", "shap"
+    "viz", "cluster", "vision", "timm", "graph", "molecules", "text", "large", "query", "store", "table", "ray", "web",
+    "cli", "shap",
 )  # fmt: skip
 
 

@@ -14,8 +14,8 @@ import nrm
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it still scripts some of its classes
     pytest.importorskip("torch_geometric", reason="torch_geometric is absent (pip install nrm[graph])")
-    from torch_geometric.explain import Explainer
-    from torch_geometric.nn import GCNConv, GINConv, global_add_pool
+    from torch_geometric.explain import Explainer, HeteroExplanation
+    from torch_geometric.nn import GCNConv, GINConv, HeteroConv, SAGEConv, global_add_pool
 
 
 class Net(nn.Module):
@@ -131,6 +131,81 @@ def test_binary_classes_and_regression(level: str) -> None:
     torch.testing.assert_close(parts(X, EDGES, target=yes, **more).node_mask, total)
 
 
+class Links(Net):
+    """The score of pairs of nodes, one or several numbers for each."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_label_index: Tensor) -> Tensor:  # type: ignore[override]
+        h = self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+        return self.head(h[edge_label_index[0]] * h[edge_label_index[1]])
+
+
+@pytest.mark.parametrize("index", [1, None])
+@pytest.mark.parametrize("mode", ["regression", "multiclass_classification"])
+def test_links(mode: str, index: int | None) -> None:
+    torch.manual_seed(0)
+    model = Links(1 if mode == "regression" else 3, pool=False).double().eval()
+    pairs = torch.tensor([[0, 3, 1], [2, 4, 3]])
+    found = explainer(model, task_level="edge", mode=mode)(X, EDGES, edge_label_index=pairs, index=index)
+    nodes, edges = torch.zeros_like(X), torch.zeros(8, dtype=X.dtype)
+    for row in range(3) if index is None else [index]:
+        column = int(model(X, EDGES, pairs)[row].argmax())
+        given = {"x": X, "edge_index": EDGES, "edge_label_index": pairs}
+        R = nrm.measure(model, given, target=(row, column), rules="lrp-0")
+        nodes += R(R["input.x"])[0] * R.value
+        edges += (R(R["conv1"].edges) + R(R["conv2"].edges))[0] / 2 * R.value
+    torch.testing.assert_close(found.node_mask, nodes)
+    torch.testing.assert_close(found.edge_mask, edges)
+    if index == 1:  # nothing of the other part of the graph has to do with it
+        assert not found.node_mask[:3].any()
+        assert not found.edge_mask[:6].any()
+
+
+class Kinds(nn.Module):
+    """Layers for every kind of edges; a row for every ring, or for the whole graph."""
+
+    def __init__(self, pool: bool) -> None:
+        super().__init__()
+        self.pool = pool
+        self.one, self.two = self._layer((3, 2)), self._layer((4, 4))
+        self.head = nn.Linear(4, 2)
+
+    @staticmethod
+    def _layer(sizes: tuple[int, int]) -> HeteroConv:
+        (a, r), t = sizes, ("ring", "has", "atom")
+        bond = {("atom", "bond", "atom"): SAGEConv(a, 4)}
+        return HeteroConv(bond | {("atom", "in", "ring"): SAGEConv((a, r), 4), t: SAGEConv((r, a), 4)})
+
+    def forward(self, x: dict[str, Tensor], edge_index: dict[Any, Tensor]) -> Tensor:
+        h = {kind: t.relu() for kind, t in self.one(x, edge_index).items()}
+        h = self.two(h, edge_index)
+        return self.head(h["ring"].relu().sum(0, keepdim=True) + h["atom"].relu().sum(0) if self.pool else h["ring"])
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+def test_several_kinds_of_nodes(level: str) -> None:
+    torch.manual_seed(0)
+    model = Kinds(level == "graph").double().eval()
+    x = {"atom": X, "ring": torch.rand(2, 2, dtype=torch.float64)}
+    member = torch.tensor([[0, 1, 2, 3, 4], [0, 0, 0, 1, 1]])
+    edges = {("atom", "bond", "atom"): EDGES, ("atom", "in", "ring"): member, ("ring", "has", "atom"): member.flip(0)}
+    index = None if level == "graph" else 1
+    found = explainer(model, task_level=level, node_mask_type="object")(x, edges, index=index)
+    assert isinstance(found, HeteroExplanation)
+    assert found.validate(raise_on_error=True)
+    row = index or 0
+    target = (row, int(model(x, edges)[row].argmax())) if level == "node" else None
+    R = nrm.measure(model, {"x": x, "edge_index": edges}, target=target, rules="lrp-0")
+    for kind in x:
+        own = R(R[f"input.x.{kind}"].positions)[0] * R.value
+        torch.testing.assert_close(found[kind].node_mask[:, 0], own)
+    for kind in edges:
+        layers = [R[f"{layer}.convs.<{'___'.join(kind)}>"] for layer in ("one", "two")]
+        own = torch.stack([R(layer.edges)[0] * R.value for layer in layers]).mean(0)
+        torch.testing.assert_close(found[kind].edge_mask, own)
+    shared = explainer(model, task_level=level, node_mask_type="object", edge_mask_type=None)(x, edges, index=index)
+    assert "edge_mask" not in shared["atom", "bond", "atom"]
+
+
 def test_more_arguments_and_the_sum() -> None:
     model = net()
     with torch.no_grad():
@@ -146,7 +221,8 @@ def test_more_arguments_and_the_sum() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"return_type": "log_probs"}, {"task_level": "edge"}, {"edge_mask_type": "attributes"}]
+    "changes",
+    [{"return_type": "log_probs"}, {"return_type": "probs"}, {"edge_mask_type": "attributes"}],
 )
 def test_what_is_not_supported(changes: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     """The explainer refuses; the log says what was wrong."""
@@ -171,8 +247,8 @@ def test_errors() -> None:
     with pytest.raises(nrm.QuestionError, match="unknown option 'output'"):
         nrm.compat.geometric(output=0)
     algorithm = nrm.compat.geometric()
-    with pytest.raises(nrm.QuestionError, match="several kinds of nodes"):
-        algorithm(net(), {"a": X}, {"b": EDGES}, target=torch.tensor([0]))
+    with pytest.raises(nrm.QuestionError, match="one kind of graph"):
+        algorithm(net(), {"a": X}, EDGES, target=torch.tensor([0]))
 
     class Bare(nn.Module):
         def __init__(self) -> None:

@@ -18,7 +18,7 @@ from matplotlib.patches import Circle, FancyArrowPatch
 
 from nrm.errors import QuestionError
 from nrm.plot import diverging, graph
-from nrm.plot.layout import lay_out
+from nrm.plot.layout import lay_out, lay_out_molecule
 
 RING = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 0], [1, 0, 2, 1, 3, 2, 0, 3]])
 
@@ -98,3 +98,49 @@ def test_complaints_leave_no_figure(arguments: dict[str, Any], text: str) -> Non
         graph(**arguments)
     assert "nrm.plot.graph" in str(caught.value)
     assert not plt.get_fignums()
+
+
+def test_edges_beside_nodes_have_a_scale_of_their_own() -> None:
+    along = torch.tensor([0.01, 0.0, -0.02, 0.0, 0.0, 0.0, 0.0, 0.0])
+    ax = graph(RING, nodes=[1.0, 0.0, 0.0, -0.5], edges=along, scale=None)
+    assert max(ax.collections[1].get_linewidths()) == pytest.approx(9.0)
+    assert "edges have the full colour at 0.02" in ax.get_xlabel()
+    one = graph(RING, nodes=[1.0, 0.0, 0.0, -0.5], edges=along, scale=1.0)
+    assert max(one.collections[1].get_linewidths()) == pytest.approx(0.18)
+    assert "full colour" not in one.get_xlabel()
+    half = graph(RING, nodes=[1.0, 0.0, 0.0, -0.5], edges=along, scale=1.0, edge_scale=0.04)
+    assert max(half.collections[1].get_linewidths()) == pytest.approx(4.5)
+
+
+def test_a_subgraph_lies_on_a_band() -> None:
+    ax = graph(RING, marked=[0, 1, 3])
+    bright = [
+        a for a in ax.get_children() if getattr(a, "get_zorder", lambda: 1)() == 0 and hasattr(a, "get_facecolor")
+    ]
+    assert [type(a).__name__ for a in bright].count("Circle") == 3
+    assert [type(a).__name__ for a in bright].count("Polygon") == 2  # 0-1 and 3-0
+    graph(RING, marked=SimpleNamespace(nodes=(2, 3)))
+    with pytest.raises(QuestionError, match="marked are not nodes"):
+        graph(RING, marked=[4])
+
+
+def test_molecules_are_laid_out_by_rdkit() -> None:
+    pytest.importorskip("rdkit", reason="RDKit is absent (pip install nrm[molecules])")
+    pairs = np.array([(i, (i + 1) % 6) for i in range(6)] + [(5, 6)])
+    places = lay_out_molecule(pairs, ["C"] * 6 + ["Cl"])
+    assert places is not None
+    lengths = np.linalg.norm(places[pairs[:, 0]] - places[pairs[:, 1]], axis=1)
+    assert np.allclose(lengths, 1.0, atol=0.02)  # a regular ring
+    assert lay_out_molecule(pairs, ["C"] * 6 + ["ring"]) is None
+    edges = torch.tensor(np.concatenate([pairs, pairs[:, ::-1]]).T.copy())
+    drawn = np.array([c.center for c in circles(graph(edges, labels=["C"] * 6 + ["Cl"]))])
+    assert np.allclose(drawn, places)
+    assert not np.allclose([c.center for c in circles(graph(edges, labels=["a"] * 7))], places)
+    other = graph(edges, labels=["C"] * 6 + ["Cl"], pos=np.arange(14.0).reshape(7, 2))
+    assert circles(other)[0].center == (0.0, 1.0)
+
+
+def test_molecules_have_places_without_rdkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert lay_out_molecule(np.array([[0, 1]]), ["C", "O"]) is None
+    assert len(circles(graph(torch.tensor([[0, 1], [1, 0]]), labels=["C", "O"]))) == 2

@@ -43,7 +43,7 @@ from nrm.plot.flow import draw_flows as draw_flows, flows
 from nrm.plot.gallery import gallery
 from nrm.plot.grid import montage
 from nrm.plot.heat import heatmap
-from nrm.plot.layout import lay_out as lay_out
+from nrm.plot.layout import lay_out as lay_out, lay_out_molecule as lay_out_molecule
 from nrm.plot.nodes import graph, join_lines as join_lines
 from nrm.plot.parts import parts
 from nrm.plot.pictures import Array as Array, read_image as read_image

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -93,3 +96,35 @@ def _turned(places: Array) -> Array:
     turned: Array = places @ axes[:, ::-1]
     signs = np.where((turned**3).sum(0) < 0, -1.0, 1.0)
     return turned * signs
+
+
+# ---- molecules -------------------------------------------------------------------------------------------------------
+
+
+def lay_out_molecule(pairs: npt.NDArray[np.int64], labels: Sequence[str]) -> Array | None:
+    """The places that RDKit gives the atoms of a molecule, one bond about 1 long; None where it is not asked.
+
+    It is asked where it is installed, every label is the symbol of an element, and no bond is a loop. Rings are regular
+    then, and angles as chemists draw them.
+    """
+    if not importlib.util.find_spec("rdkit") or not len(pairs) or bool((pairs[:, 0] == pairs[:, 1]).any()):
+        return None
+    from rdkit import Chem
+    from rdkit.Chem import rdDepictor
+
+    table = Chem.GetPeriodicTable()
+    symbols = {table.GetElementSymbol(number) for number in range(1, 119)}
+    if not all(label in symbols for label in labels):
+        return None
+    molecule = Chem.RWMol()
+    for label in labels:
+        molecule.AddAtom(Chem.Atom(label))
+    for a, b in sorted({(min(pair), max(pair)) for pair in pairs.tolist()}):
+        molecule.AddBond(int(a), int(b), Chem.BondType.SINGLE)
+    molecule.UpdatePropertyCache(strict=False)
+    Chem.FastFindRings(molecule)
+    rdDepictor.SetPreferCoordGen(False)
+    rdDepictor.Compute2DCoords(molecule)
+    places: Array = np.array(molecule.GetConformer().GetPositions())[:, :2]
+    lengths = np.linalg.norm(places[pairs[:, 0]] - places[pairs[:, 1]], axis=1)
+    return places / max(float(np.median(lengths)), 1e-9)

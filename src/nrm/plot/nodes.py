@@ -11,7 +11,7 @@ import numpy.typing as npt
 from nrm.errors import NrmError, QuestionError
 from nrm.plot.colors import diverging
 from nrm.plot.heat import ENDS, INK, POINTED, SCALE, dress_bar, find_limit, frame, mark_limit, note_rest, note_sign
-from nrm.plot.layout import lay_out
+from nrm.plot.layout import lay_out, lay_out_molecule
 from nrm.plot.pictures import Array, Picture, Scalar, read_line, read_numbers, refuse_nonfinite
 from nrm.plot.saving import Size, place
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 BOND = "#b4b4b4"
 RIM = "#8c8c8c"
 SMALL, LARGE = 0.16, 0.34  # radius of a node, in lengths of an edge
+BRIGHT, BAND = "#ffe08a", 0.44  # behind marked nodes; half its width, in lengths of an edge
 THIN, THICK = 1.0, 9.0  # width of an edge, in points
 FAINT, DARK = 0.1, 0.6  # shares of the full colour: below, an arrow is grey; above, a label is white
 
@@ -34,10 +35,12 @@ def graph(
     pos: Picture | None = None,
     labels: Sequence[str] | None = None,
     directed: bool | None = None,
+    marked: Any = None,
     ax: Axes | None = None,
     figsize: Size | None = None,
     dpi: float | None = None,
     scale: float | str | None = SCALE,
+    edge_scale: float | str | None = None,
     colorbar: bool = True,
     title: str | None = None,
     value: Scalar | None = None,
@@ -50,13 +53,18 @@ def graph(
         nodes: relevance of the nodes, ``(N,)`` or ``(1, N)``, as ``R(layer.positions)`` gives it: colour and size.
         edges: relevance of the edges in the order of ``edge_index``, as ``R(layer.edges)`` gives it: colour and width.
             The two directions of an undirected edge are one line with the sum of both.
-        pos: places of the nodes, ``(N, 2)``; by default those whose distances are most like the graph's.
+        pos: places of the nodes, ``(N, 2)``; by default those that RDKit gives the atoms, where it is installed and
+            all labels are symbols of elements, else those whose distances are most like the graph's.
         labels: a short text for every node, such as the symbol of an atom.
         directed: draw arrows; by default where an edge has no counterpart in the other direction.
+        marked: nodes that belong together, as numbers or as what :meth:`nrm.Measure.subgraphs` has found: they and the
+            edges between them lie on a bright band.
         ax: where to draw; a new figure if None.
         figsize: width and height of a new figure, in inches.
         dpi: dots per inch of a new figure.
-        scale: the relevance that has the full colour and size, as for :func:`nrm.plot.heatmap`, of nodes and edges.
+        scale: the relevance that has the full colour and size, as for :func:`nrm.plot.heatmap`.
+        edge_scale: the same for edges beside nodes, whose relevances are often much smaller: by default found among
+            them alone, and noted below the picture; ``scale`` if that is a number.
         colorbar: add a colour bar.
         title: text above the picture.
         value: the explained output (``R.value``); if it is negative, the picture says so.
@@ -72,12 +80,13 @@ def graph(
     ['C', 'N', 'O']
     """
     try:
-        drawing = _read(data, nodes, edges, pos, labels, directed, scale, value, rest)
+        drawing = _read(data, nodes, edges, pos, labels, directed, marked, (scale, edge_scale), value, rest)
         ax = place("nrm.plot.graph", ax, _page(drawing.places, colorbar), figsize, dpi)
     except NrmError as error:
         error.at("nrm.plot.graph")
         raise
     _fit(ax, drawing)
+    _draw_band(ax, drawing)
     _draw_edges(ax, drawing, _draw_nodes(ax, drawing))
     if title:
         ax.set_title(title, parse_math=False, color=INK)
@@ -87,7 +96,10 @@ def graph(
 
 
 class Drawing(NamedTuple):
-    """What is drawn. ``unit`` is the length of a usual edge; ``edges`` and ``pairs`` are lines, directions joined."""
+    """What is drawn. ``unit`` is the length of a usual edge; ``edges`` and ``pairs`` are lines, directions joined.
+
+    ``limit`` and ``edge_limit`` have the full colour, ``marked`` are nodes on the band.
+    """
 
     places: Array
     unit: float
@@ -96,14 +108,17 @@ class Drawing(NamedTuple):
     edges: Array | None
     labels: Sequence[str] | None
     directed: bool
+    marked: list[int]
     limit: float
+    edge_limit: float
     negative: bool
     notes: list[str]
 
 
 def _read(
     data: Any, nodes: Picture | None, edges: Picture | None, pos: Picture | None, labels: Sequence[str] | None,
-    directed: bool | None, scale: float | str | None, value: Scalar | None, rest: Scalar | None,
+    directed: bool | None, marked: Any, scales: tuple[float | str | None, float | str | None], value: Scalar | None,
+    rest: Scalar | None,
 ) -> Drawing:  # fmt: skip
     pairs = _read_pairs(data)
     values = None if nodes is None else read_line(nodes, "nodes", "R(layer.positions)")
@@ -128,16 +143,43 @@ def _read(
     both = {(a, b) for a, b in pairs.tolist()}
     directed = any((b, a) not in both for a, b in both) if directed is None else directed
     lines, sums = join_lines(pairs, along, directed)
+    if places is None and labels is not None and not directed:
+        places = lay_out_molecule(pairs, list(labels))
     places = lay_out(count, pairs) if places is None else places
     lengths = np.linalg.norm(places[lines[:, 0]] - places[lines[:, 1]], axis=1)
     unit = float(np.median(lengths[lengths > 0])) if (lengths > 0).any() else 1.0
-    limit = find_limit(np.concatenate([x for x in (values, sums, np.zeros(1)) if x is not None])[None], scale)
+    limit, edge_limit = _limits(values, sums, *scales)
     loops = int((lines[:, 0] == lines[:, 1]).sum())
     left_out = [f"{loops} {'loop' if loops == 1 else 'loops'} not shown"] if loops else []
+    own = [f"edges have the full colour at {edge_limit:.2g}"] if edge_limit != limit else []
     sign = note_sign(value)
     return Drawing(
-        places, unit, values, lines, sums, labels, directed, limit, bool(sign), [*sign, *note_rest(rest), *left_out]
-    )
+        places, unit, values, lines, sums, labels, directed, _read_marked(marked, count), limit, edge_limit, bool(sign),
+        [*sign, *note_rest(rest), *own, *left_out],
+    )  # fmt: skip
+
+
+def _limits(
+    nodes: Array | None, edges: Array | None, scale: float | str | None, edge_scale: float | str | None
+) -> tuple[float, float]:
+    """What has the full colour: of nodes, and of edges, which have a scale of their own unless a number is given."""
+    edge_scale = scale if edge_scale is None else edge_scale
+    own = None if edges is None else find_limit(np.append(edges, 0.0)[None], edge_scale)
+    if nodes is None:
+        return (own, own) if own is not None else (1.0, 1.0)
+    limit = find_limit(np.append(nodes, 0.0)[None], scale)
+    return limit, limit if own is None else own
+
+
+def _read_marked(marked: Any, count: int) -> list[int]:
+    """The numbers of nodes on the band."""
+    found = [] if marked is None else list(getattr(marked, "nodes", marked))
+    if not all(isinstance(i, int) and 0 <= i < count for i in found):
+        raise QuestionError(
+            "marked are not nodes of the graph", got=repr(found)[:80], expected=f"numbers from 0 to {count - 1}",
+            hint="in a batch, nodes of a graph are counted from its first one",
+        )  # fmt: skip
+    return found
 
 
 def _read_pairs(data: Any) -> npt.NDArray[np.int64]:
@@ -179,12 +221,29 @@ def _page(places: Array, colorbar: bool) -> Size:
     return max(inches * wide / longest, 2.5) + (1.1 if colorbar else 0.0), max(inches * high / longest, 2.0) + 0.6
 
 
+def _draw_band(ax: Axes, drawing: Drawing) -> None:
+    """A bright band behind marked nodes and the edges between them."""
+    from matplotlib.patches import Circle, Polygon
+
+    wide = drawing.unit * BAND
+    inside = set(drawing.marked)
+    for i in drawing.marked:
+        ax.add_artist(Circle(tuple(drawing.places[i]), wide, color=BRIGHT, linewidth=0, zorder=0))
+    for a, b in drawing.pairs.tolist():
+        along = drawing.places[b] - drawing.places[a]
+        length = float(np.linalg.norm(along))
+        if a in inside and b in inside and length > 0:
+            aside = np.array([-along[1], along[0]]) / length * wide
+            corners = [drawing.places[a] + aside, drawing.places[b] + aside, drawing.places[b] - aside]
+            ax.add_artist(Polygon([*corners, drawing.places[a] - aside], color=BRIGHT, linewidth=0, zorder=0))
+
+
 def _draw_edges(ax: Axes, drawing: Drawing, circles: Sequence[Circle]) -> None:
     """Every edge as a thin grey line that widens to the rim of a coloured one as its relevance grows."""
     from matplotlib.collections import LineCollection
 
     values = np.zeros(len(drawing.pairs)) if drawing.edges is None else drawing.edges
-    shares = np.clip(values / drawing.limit, -1.0, 1.0)
+    shares = np.clip(values / drawing.edge_limit, -1.0, 1.0)
     order = np.argsort(np.abs(shares), kind="stable")  # the strongest on top
     shares, pairs = shares[order], drawing.pairs[order]
     if drawing.directed:
@@ -247,7 +306,8 @@ def _add_bar(ax: Axes, drawing: Drawing) -> None:
     from matplotlib.colors import Normalize
 
     drawn = ScalarMappable(Normalize(-drawing.limit, drawing.limit), diverging())
-    largest = max(float(np.abs(x).max(initial=0.0)) for x in (drawing.nodes, drawing.edges) if x is not None)
+    shown = drawing.edges if drawing.nodes is None else drawing.nodes
+    largest = 0.0 if shown is None else float(np.abs(shown).max(initial=0.0))
     bar = ax.figure.colorbar(
         drawn,
         ax=ax,

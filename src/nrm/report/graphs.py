@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nrm.errors import QuestionError
-from nrm.plot import Array, join_lines, lay_out
+from nrm.plot import Array, join_lines, lay_out, lay_out_molecule
 from nrm.questions import Partition
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class DrawnGraph(NamedTuple):
 
     def drawn(self, texts: list[str]) -> dict[str, Any]:
         """The picture as plain data."""
-        places = lay_out(len(texts), self.pairs)
+        molecule = None if self.directed else lay_out_molecule(self.pairs, texts)
+        places = lay_out(len(texts), self.pairs) if molecule is None else molecule
         return {
             "kind": "graph", "places": places.round(4).tolist(), "lines": self.lines.tolist(), "texts": texts,
             "directed": self.directed, "along": self.layer,
