@@ -54,6 +54,7 @@ ORDER = [
 # What the extras install, by import name: never imported by `import nrm`, and allowed inside functions.
 EXTRAS = {
     "matplotlib",
+    "rdkit",
     "PIL",
     "sklearn",
     "threadpoolctl",
