@@ -154,6 +154,35 @@ def story(browser: Any, save: Save) -> None:
         save(page, "explorer-story")
 
 
+def written(browser: Any, save: Save) -> None:
+    """What a language model writes, and where a word of it comes from."""
+    importlib.import_module("vision").load()  # which transformers imports
+    transformers = importlib.import_module("transformers")
+    circuits = importlib.import_module("circuits")
+    home = circuits.find_home() / circuits.FOLDER
+    if not home.is_dir():
+        print(f"explorer-written.png is left out: no {home} (make smollm2)")
+        return
+    model = transformers.AutoModelForCausalLM.from_pretrained(home, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(home)
+    text = "Anna has a red car, and Ben has a blue boat. On Sunday Ben painted his boat green, so that now"
+    served = nrm.explore(model, [text], transform=tokenizer, open=False, block=False)
+    with served, browsers.opened(browser, served.url) as page:
+        page.fill("#written-tokens", "12")
+        page.click("#written-go")
+        page.wait_for_function(
+            "() => document.querySelector('#written-script').textContent.includes('12')", timeout=MINUTES
+        )
+        page.check("#written-apart")
+        page.locator("#written summary").first.click()
+        page.locator("#written-text .tok.new").nth(7).click()
+        box = page.evaluate(
+            "() => { scrollTo(0, 0); const r = document.querySelector('#written').getBoundingClientRect();"
+            " return { x: r.x, y: r.y, width: r.width, height: r.height }; }"
+        )
+        save(page, "explorer-written", full_page=True, clip=box)
+
+
 def molecule(browser: Any, save: Save) -> None:
     """A graph network on a molecule that it has not learned from."""
     molecules = importlib.import_module("real.molecules")
@@ -196,7 +225,7 @@ def circuit(browser: Any, save: Save) -> None:
 
 def main() -> None:
     """Take those that are asked for, or all that can be taken."""
-    makers = {maker.__name__: maker for maker in (digits, photo, story, molecule, circuit)}
+    makers = {maker.__name__: maker for maker in (digits, photo, story, written, molecule, circuit)}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "images")
     parser.add_argument("only", nargs="*", choices=[*makers, []], help="some of them")
