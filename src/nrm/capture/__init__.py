@@ -3,7 +3,7 @@
 from nrm.capture.arguments import tensors_in
 from nrm.capture.axes import through as through
 from nrm.capture.call import Call
-from nrm.capture.capture import capture, own_output
+from nrm.capture.capture import ANEW as ANEW, capture, own_output, script_of as script_of
 from nrm.capture.contrast import Pair, Step, contrast
 from nrm.capture.graphs import Graphs as Graphs, is_record as is_record
 from nrm.capture.guard import plain_execution, uncollected as uncollected
@@ -34,6 +34,7 @@ from nrm.capture.ops import (
 from nrm.capture.register import register
 from nrm.capture.replay import Deviation, Segment, find_deviation, reads, replay
 from nrm.capture.rows import RowNodes as RowNodes, row_nodes as row_nodes
+from nrm.capture.script import CallScript as CallScript
 from nrm.capture.several import kind_of_input as kind_of_input, patch_square as patch_square
 from nrm.capture.stand_ins import standing_in as standing_in, unwrap as unwrap
 from nrm.capture.stream import (

@@ -116,3 +116,8 @@ def moves_within(move: LinearMap | None, below: int | None, here: int | None) ->
         return move.keeps(below, here)
     known = move is None or isinstance(move, Permute | Reshape | Expand | Slice | Place | Masking)
     return known and through(move, below) == here
+
+
+def moves_by_index(move: LinearMap | None) -> bool:
+    """Whether where a movement takes entries is said by numbers, which may have been computed."""
+    return isinstance(move, Gather | Scatter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,16 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from nrm.capture import repeat, unseen
+from nrm.capture import repeat
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import stores_of, tensors_in
-from nrm.capture.beside import Beside
 from nrm.capture.checks import check_finite, check_inputs, check_model, check_options, check_random, check_samples
+from nrm.capture.follow import Differs, Follower
 from nrm.capture.graphs import Graphs, find_graphs, is_record, parameters_of
-from nrm.capture.guard import plain_attention, plain_execution, untouched, watched_modules
+from nrm.capture.guard import plain_attention, plain_execution, untouched
 from nrm.capture.ops import Source
 from nrm.capture.recorder import Recorder
 from nrm.capture.samples import Whose
+from nrm.capture.script import CallScript
 from nrm.capture.several import begin_decoder, cached, compares_many, find_ends, is_common, patch_owners, sample_input
 from nrm.capture.stand_ins import is_compiled, kept_as_packed, standing_in, unwrap
 from nrm.capture.tape import Tape
@@ -34,12 +36,14 @@ Output = str | int | Callable[[Any], Tensor] | None
 
 def capture(
     model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0,
-    dtype: torch.dtype | None = None, whole: bool = False, bound: int | None = None, beside: Tape | None = None,
+    dtype: torch.dtype | None = None, whole: bool = False, bound: int | None = None, like: CallScript | None = None,
 ) -> Tape:  # fmt: skip
     """Runs the model on its inputs and returns the tape of that pass.
 
     If it would hold more than ``bound`` bytes of values, those inside blocks of the model are dropped on the way.
-    ``beside`` is the tape of a run on other inputs that is expected to have the same structure; nothing relies on it.
+    ``like`` is the script of a pass on other inputs (:func:`script_of`). If this one turns out to do the same, call by
+    call, it is followed, which costs little more than the model does; if not, this pass is recorded. The notes of the
+    tape say which.
 
     It is run once more, on changed inputs, where values left torch on the way: to see what has come back of them.
     """
@@ -48,14 +52,14 @@ def capture(
     if not isinstance(plain, nn.Module):
         raise CaptureError("not a model", got=type(plain).__name__, expected="a torch.nn.Module")
     with standing_in(plain, is_compiled(model)) as notes:
-        tape = _capture(Anatomy(plain), inputs, output, batch_dim, dtype, whole, bound, beside)
-    tape.notes = (*notes, *tape.notes)
+        tape = _capture(Anatomy(plain), inputs, output, batch_dim, dtype, whole, bound, like, tuple(notes))
+    tape.notes = tuple(dict.fromkeys((*notes, *tape.notes)))
     return tape
 
 
 def _capture(
     anatomy: Anatomy, inputs: Any, output: Output, batch_dim: int | None, dtype: torch.dtype | None, whole: bool,
-    bound: int | None, beside: Tape | None,
+    bound: int | None, like: CallScript | None, notes: tuple[str, ...],
 ) -> Tape:  # fmt: skip
     """The tape of a model whose weights can be read."""
     model = anatomy.model
@@ -73,16 +77,23 @@ def _capture(
     batch = _count_samples(given if holder is None else [kwargs[holder]], owners, batch_dim, graphs)
     exact = precisions == {dtype}
 
-    def run(change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None) -> _Recorded:
-        """One recorded pass, on inputs that may be changed."""
-        recorder = Recorder(
+    forms = tuple((tuple(t.shape), t.dtype, t.device) for t in given)
+    options = (dtype, batch_dim, batch, whole, bound, exact, begun, forms, notes)
+
+    def run(
+        change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None, script: CallScript | None = None
+    ) -> _Recorded:
+        """One recorded pass, on inputs that may be changed; with a script, a pass that follows it."""
+        make = Recorder if script is None else functools.partial(Follower, script)
+        recorder = make(
             anatomy, dtype, VOCABULARY, COMPOSED, samples=batch, batch_dim=batch_dim, exact=exact, graphs=graphs,
-            change=change, made=made, whole=whole, bound=bound, beside=None if beside is None else Beside(beside),
+            change=change, made=made, whole=whole, bound=bound,
         )  # fmt: skip
         mine = _own(args, dtype), _own(kwargs, dtype)
         with untouched(anatomy), plain_execution(), plain_attention(anatomy) as instead:
             recorder.notes += [] if begun is None else [begun]
             recorder.notes += [f"attention is computed by 'sdpa' while it is captured, not by {n!r}" for n in instead]
+            recorder.open()
             starts = []
             for (name, tensor), theirs in zip(_input_names(model, *mine), given, strict=True):
                 along = None if is_common(model, name, kwargs) else batch_dim
@@ -94,10 +105,35 @@ def _capture(
                 _check_starts(recorder, starts)
         return _Recorded(recorder, result, mine)
 
+    why = None
+    if like is not None:
+        why = like.difference(anatomy, options)
+        if why is None:
+            try:
+                return _finish_like(run(script=like), model)
+            except Differs as error:
+                why = str(error)
     found = run()
     made = repeat.find_made(found.recorder, lambda change: run(change).recorder)
     found = run(made=made) if made else found
-    return _finish(found, anatomy, model, batch, dtype)
+    tape = _finish(found, anatomy, model, batch, dtype)
+    found.recorder.script.finish(found.recorder, anatomy, options)
+    tape.script = found.recorder.script
+    tape.notes = tape.notes if why is None else (*tape.notes, f"{ANEW}: {why}")
+    return tape
+
+
+ANEW = "calls were recorded anew"
+"""How the note begins that says why another pass was not followed."""
+
+FOLLOWED = "calls are those of an earlier measure, followed one by one on these inputs"
+"""The note of a tape that was not recorded."""
+
+
+def script_of(tape: Tape) -> CallScript | None:
+    """The calls of a tape, for another pass to follow; they hold no values, and may outlive the tape."""
+    tape = tape.here
+    return None if tape.script is None else tape.script.prepare(tape)
 
 
 class _Recorded(NamedTuple):
@@ -115,16 +151,17 @@ def _recorded(
     """Runs the model under the recorder; the explained output."""
     before = torch.get_rng_state()
     try:
-        with watched_modules(recorder), recorder:
+        with recorder.watched(), recorder:
             result = _choose(model(*inputs[0], **inputs[1]), output)
-        unseen.meets(recorder, result)
-        unseen.check_all(recorder)
+        recorder.close(result)
     except RuntimeError as error:
         if recorder.nodes or has_floats:
             raise
         raise _no_embedding(str(error).splitlines()[0]) from error
     finally:
         recorder.memory.restore()
+    if not torch.equal(before, torch.get_rng_state()):
+        recorder.draw()
     check_random(recorder.notes, anatomy, before)
     return result
 
@@ -363,6 +400,18 @@ def _finish(found: _Recorded, anatomy: Anatomy, model: nn.Module, batch: int, dt
     )  # fmt: skip
     check_finite(tape)
     check_samples(tape)
+    return tape
+
+
+def _finish_like(found: _Recorded, model: nn.Module) -> Tape:
+    """The tape of a pass that has followed another one to its end."""
+    follower, _, inputs = found
+    assert isinstance(follower, Follower)
+    tape, nodes = copy.copy(follower.outline), follower.nodes
+    tape.nodes = nodes
+    tape.ends = find_ends(model, inputs, nodes, nodes[tape.inputs[0]], nodes[tape.output])
+    tape.notes = (*(n for n in tape.notes if not n.startswith((ANEW, FOLLOWED))), FOLLOWED)
+    check_finite(tape)
     return tape
 
 

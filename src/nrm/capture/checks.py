@@ -106,7 +106,8 @@ def check_random(notes: list[str], anatomy: Anatomy, before: Tensor) -> None:
 
 def check_finite(tape: Tape) -> None:
     """Refuses a network whose output is not finite, and names the first layer where it happens."""
-    if bool(torch.isfinite(tape.nodes[tape.output].value).all()):
+    value = tape.nodes[tape.output].value
+    if bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all()):  # a sum is finite if everything is
         return
     first = next((n for n in tape.nodes if not bool(torch.isfinite(n.value).all())), tape.nodes[tape.output])
     bad = "NaN" if bool(torch.isnan(first.value).any()) else "inf"

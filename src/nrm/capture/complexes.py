@@ -113,6 +113,9 @@ class ComplexTwins:
     def __contains__(self, tensor: Tensor) -> bool:
         return id(tensor) in self._known
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def add(self, twin: Tensor) -> Tensor:
         """The complex tensor of a twin, which is remembered."""
         made = torch.view_as_complex(twin.detach().clone(memory_format=torch.contiguous_format))

@@ -28,6 +28,8 @@ class Modules:
         self._thread = threading.get_ident()
         self._probing = False
         self._inside = 0
+        self.read_as_whole = False
+        """Whether a module was read as a whole."""
 
     @property
     def opaque(self) -> bool:
@@ -85,6 +87,7 @@ class Modules:
         name = r.own_name(module)
         if name is None or output is None:
             return
+        self.read_as_whole = True
         given = inspect.signature(module.forward).bind(*args, **kwargs)
         self._probing = True
         try:

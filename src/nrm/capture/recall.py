@@ -40,14 +40,14 @@ class Recall:
     def reads(self) -> tuple[int, ...]:
         """The nodes that the result depends on, directly or through other calls."""
         found: dict[int, None] = {}
-        for leaf in _leaves((self.arguments, self.named)):
+        for leaf in leaves((self.arguments, self.named)):
             found.update(dict.fromkeys((leaf.node,) if isinstance(leaf, At) else leaf.reads))
         return tuple(found)
 
     @property
     def is_derived(self) -> bool:
         """Whether results of other calls are among the arguments."""
-        return any(isinstance(leaf, Recall) for leaf in _leaves((self.arguments, self.named)))
+        return any(isinstance(leaf, Recall) for leaf in leaves((self.arguments, self.named)))
 
     def run(self, values: Mapping[int, Tensor]) -> Tensor:
         """The result for these values of the nodes."""
@@ -110,7 +110,8 @@ LEAVES = {Tensor, Parameter, int, float, bool, str, type(None), torch.Size, At}
 """Types of most leaves."""
 
 
-def _leaves(value: Any) -> list[At | Recall]:
+def leaves(value: Any) -> list[At | Recall]:
+    """What stands for tensors among the arguments of a call."""
     found: list[At | Recall] = []
     mapped(value, lambda leaf: found.append(leaf) if isinstance(leaf, At | Recall) else None)
     return found

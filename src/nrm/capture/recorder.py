@@ -21,10 +21,10 @@ from torch.overrides import TorchFunctionMode
 from nrm.capture import axes, complexes, heads, lean, mutation, remember, repeat, samples, sparse, unseen, writes
 from nrm.capture.anatomy import Anatomy
 from nrm.capture.arguments import is_in_place, tensors_in, tensors_of
-from nrm.capture.beside import Beside
 from nrm.capture.call import Call
 from nrm.capture.elementwise import Roots
 from nrm.capture.graphs import Graphs
+from nrm.capture.guard import watched_modules
 from nrm.capture.integers import Integers
 from nrm.capture.modules import Modules
 from nrm.capture.names import (
@@ -47,6 +47,7 @@ from nrm.capture.op import Op
 from nrm.capture.ops import Combine, Multiply, Source, Unknown
 from nrm.capture.precision import INSTEAD, Origins, Precision, alike
 from nrm.capture.recall import Recall
+from nrm.capture.script import CallScript
 from nrm.capture.tape import Node
 from nrm.errors import CaptureError
 from nrm.operators import loaded
@@ -59,15 +60,15 @@ class Recorder(TorchFunctionMode):
     ``live`` has every tensor that depends on the input, with its node; ``batch_dim`` is where the user's samples lie,
     unless they are ``graphs``. ``embedded`` has every embedding that integers of the user look up, with the name of the
     input they are, unless they were computed from it. ``derived`` has what depends on the input without relevance.
-    A ``whole`` recording leaves nothing out because of its values, so that two of them have one structure; the second
-    is recorded ``beside`` the first.
+    A ``whole`` recording leaves nothing out because of its values, so that two of them have one structure.
+    ``script`` has the calls, for others to follow.
     """
 
     def __init__(
         self, anatomy: Anatomy, dtype: torch.dtype, vocabulary: dict[str, Callable[..., Any]],
         composed: dict[str, Callable[..., Any]], *, samples: int, batch_dim: int | None, exact: bool,
         graphs: Graphs | None = None, change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None,
-        whole: bool = False, bound: int | None = None, beside: Beside | None = None,
+        whole: bool = False, bound: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.nodes: list[Node] = []
@@ -87,6 +88,9 @@ class Recorder(TorchFunctionMode):
         self.precision = Precision(dtype, self.origin)
         self.twins = sparse.Twins()
         self.pairs = complexes.ComplexTwins()
+        self.own = {id(tensor) for _, tensor in anatomy.tensors}
+        self.script = CallScript()
+        self.shared_writes = False
         self.memory = writes.Memory([tensor for _, tensor in anatomy.tensors])
         self._buffers = [tensor for _, tensor in anatomy.buffers]
         self._exact = exact
@@ -97,7 +101,7 @@ class Recorder(TorchFunctionMode):
         self.modules = Modules(anatomy)
         self.blocks = lean.LeanBlocks(anatomy, bound)
         self._bounded, self.nbytes = bound is not None, 0
-        self._recurrent = {path: next(m.parameters()).dtype for path, m in anatomy.modules if isinstance(m, nn.RNNBase)}
+        self.recurrent = {path: next(m.parameters()).dtype for path, m in anatomy.modules if isinstance(m, nn.RNNBase)}
         self.given: list[str] = []
         self.borrowed: list[tuple[str, int, list[int]]] = []
         self.embedded: list[tuple[str | None, int]] = []
@@ -107,7 +111,6 @@ class Recorder(TorchFunctionMode):
         self._moved: set[int] = set()
         self._placed: dict[tuple[Any, ...], tuple[int | None, int | None, heads.Heads | None]] = {}
         self._kinds = {device.type for device in {tensor.device for _, tensor in anatomy.tensors}} | {"cpu"}
-        self._beside = beside
         self.constants = repeat.Constants(anatomy.attributes, change, made or {})
         self.origin.update((id(tensor), (tensor, name)) for name, tensor in anatomy.tensors)
 
@@ -152,6 +155,10 @@ class Recorder(TorchFunctionMode):
             if id(tensor) in self.live:
                 self.seals[id(tensor)] = unseen.seal(tensor)
 
+    def shared_write(self, target: Tensor) -> None:
+        """Memory is about to be written that other tensors hold as well, or may."""
+        self.shared_writes = True
+
     def constant(self, tensor: Tensor, label: str, sample: int | None = None, channel: int | None = None) -> int:
         """A constant used as an activation: a new source, named after its parameter where it has one."""
         origin = self.origin.get(id(tensor))
@@ -191,9 +198,8 @@ class Recorder(TorchFunctionMode):
             near = [address_of(held) for p in (*parents, *self.nodes[-1:]) if (held := p.held) is not None]
             if address_of(value) not in near:
                 self.nbytes += value.numel() * value.element_size()
-        if self._beside is None or not self._beside.place(node):
-            self._place(node, parents)
-            self._place_input_channel(op, parents)
+        self._place(node, parents)
+        self._place_input_channel(op, parents)
         if any(i in self._moved for i in inputs) and _moves(op):
             self._moved.add(node.index)
         self.nodes.append(node)
@@ -230,6 +236,23 @@ class Recorder(TorchFunctionMode):
             frame = frame.f_back
         return path
 
+    def open(self) -> None:
+        """At the beginning of the pass, when it is known what is to be said of it beforehand."""
+        self.script.opening = tuple(self.notes)
+
+    def watched(self) -> contextlib.AbstractContextManager[None]:
+        """While the model runs: it is noticed when its modules begin and end."""
+        return watched_modules(self)
+
+    def close(self, output: Tensor) -> None:
+        """At the end of the pass: the explained output is known, and nothing was written unseen."""
+        unseen.meets(self, output)
+        unseen.check_all(self)
+
+    def draw(self) -> None:
+        """The pass has drawn random numbers."""
+        self.script.hinder("random draws")
+
     # ---- sources ---------------------------------------------------------------------------------------------
 
     def add_input(self, tensor: Tensor, name: str, whose: samples.Whose) -> list[int]:
@@ -265,8 +288,7 @@ class Recorder(TorchFunctionMode):
     ) -> int:
         """A new node at which walks begin."""
         node = Node(len(self.nodes), op, (), value.detach(), name, self.path, function, sample, channel)
-        if self._beside is not None:
-            self._beside.place(node)
+        self.script.sources[node.index] = op.kind, op.made, sample, channel, name
         if op.kind == "input":
             self._moved.add(node.index)
         self.nodes.append(node)
@@ -328,8 +350,8 @@ class Recorder(TorchFunctionMode):
         name = function_name(func)
         if name in SHAPES or threading.get_ident() != self._thread:
             return func(*args, **kwargs)
-        if name == "get:dtype" and self.path in self._recurrent:
-            return self._recurrent[self.path]  # these modules refuse inputs that do not have their own precision
+        if name == "get:dtype" and self.path in self.recurrent:
+            return self.recurrent[self.path]  # these modules refuse inputs that do not have their own precision
         present, recorded = tensors_of(args, kwargs), False
         if _functorch.maybe_current_level() is not None:
             self._refuse_vmap(present)
@@ -341,13 +363,23 @@ class Recorder(TorchFunctionMode):
             met = [unseen.meets(self, t) for t in present]
             recorded = any(met)
         self.constants.enter(self, name, args, kwargs, present, recorded)
-        run = self._run if recorded else self._run_constant
+        run = self._written_down if recorded else self._run_constant
         if True in map(torch.is_autocast_enabled, self._kinds):  # by the model itself: arguments say the precision
+            self.script.hinder("autocast")
             with contextlib.ExitStack() as stack:
                 for kind in self._kinds:
                     stack.enter_context(torch.autocast(kind, enabled=False))
                 return run(func, name, args, kwargs, present)
         return run(func, name, args, kwargs, present)
+
+    def _written_down(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]
+    ) -> Any:
+        """A recorded call, which becomes a line of the script."""
+        line = self.script.begin(self, func, name, args, kwargs)
+        result = self._run(func, name, args, kwargs, present)
+        self.script.end(self, line, args, result)
+        return result
 
     def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]) -> Any:
         if _is_plain(func) and "out" not in kwargs:

@@ -79,12 +79,12 @@ class Constants:
         contents = tuple(map(_content, values)) if self.reads else ()
         self.entered.append(Entered(r.path, name, values, contents))
         for t in tensors:
-            if self._is_strange(r, t):
+            if self.is_strange(r, t):
                 self.strangers[id(t)] = t
 
     def produce(self, r: Recorder, name: str, args: tuple[Any, ...], present: list[Tensor], result: Any) -> None:
         """Notes the result of a call of constants: what is made of strangers, or of an array, is one."""
-        if any(self._is_strange(r, t) for t in present):
+        if any(self.is_strange(r, t) for t in present):
             self.strangers.update((id(t), t) for t in tensors_in(result) if t.is_floating_point())
         elif not (args and name in FROM_DATA and type(args[0]).__module__ == "numpy"):
             self.know(result)
@@ -101,7 +101,8 @@ class Constants:
             value.mul_(1 + self._change * (0.5 + torch.rand(value.shape, generator=generator)).to(value))
         return value
 
-    def _is_strange(self, r: Recorder, tensor: Tensor) -> bool:
+    def is_strange(self, r: Recorder, tensor: Tensor) -> bool:
+        """Whether nobody has seen a tensor being made."""
         if id(tensor) in self.strangers:
             return True
         named = id(tensor) in r.origin or id(tensor) in r.derived or not tensor.is_floating_point()

@@ -61,6 +61,9 @@ class Twins:
     def __contains__(self, tensor: Tensor) -> bool:
         return id(tensor) in self._known
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def add(self, r: Recorder, tensor: Tensor, twin: Tensor) -> Tensor:
         """Remembers a twin, and returns its sparse tensor."""
         _check_size(r, tensor)

@@ -17,6 +17,7 @@ from nrm.shapes import address_of
 
 if TYPE_CHECKING:
     from nrm.capture.graphs import Graphs
+    from nrm.capture.script import CallScript
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +90,7 @@ class Tape:
     ``graphs`` are those among the inputs.
     ``behind`` is the tape of the whole network, if this one has chosen layers only and reads it.
     ``runs`` are the tapes of the two runs, here and in the reference, if this is the tape of their difference.
+    ``script`` has the calls of the pass, for others to follow.
     ``forward`` is the arithmetic of a forward pass. ``doubts`` are what should be known and could not be measured.
     """
 
@@ -108,6 +110,7 @@ class Tape:
     forward: float = 0.0
     doubts: tuple[str, ...] = ()
     runs: tuple[Tape, Tape] | None = None
+    script: CallScript | None = None
     flops: list[float] = field(init=False)
     consumers: list[list[int]] = field(init=False)
 

@@ -10,18 +10,19 @@ from torch import Tensor, nn
 
 from nrm.capture.capture import Output, capture, own_output
 from nrm.capture.checks import MIXED
+from nrm.capture.script import CallScript
 from nrm.capture.tape import Tape
 from nrm.errors import CaptureError, NrmError
 
 
 def capture_batch(
     model: nn.Module, inputs: Any, *, output: Output = None, batch_dim: int | None = 0,
-    dtype: torch.dtype | None = None, whole: bool = False, bound: int | None = None, beside: Tape | None = None,
+    dtype: torch.dtype | None = None, whole: bool = False, bound: int | None = None, like: CallScript | None = None,
 ) -> Tape:  # fmt: skip
     """Runs the model once on its inputs and returns the tape of that pass; says so if the inputs have no batch axis."""
     try:
         return capture(
-            model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, whole=whole, bound=bound, beside=beside
+            model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, whole=whole, bound=bound, like=like
         )
     except Exception as error:
         mixed = isinstance(error, NrmError) and error.what == MIXED

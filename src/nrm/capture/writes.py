@@ -135,7 +135,7 @@ def in_place(r: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: d
         return _fill(r, target, filled)
     if name == "copy":
         return _copy(r, target, args[1])
-    twin = _out_of_place(r, func)
+    twin = out_of_place(r, func)
     if name in VIEWS:
         return _reshape(r, target, twin(*args, **kwargs), name, args, kwargs, twin)
     return write(r, target, twin, name, args, kwargs)
@@ -172,7 +172,9 @@ def _put(r: Recorder, target: Tensor, value: Tensor, name: str) -> None:
         _fill(r, target, value.to(target))
     else:
         promote(r, target)
-        store(r, target, value, r.live.pop(id(value))[1])
+        index = r.node(value).index
+        r.forget(value)  # else it would count as one more holder of the memory that the target gets
+        store(r, target, value, index)
     if not r.tracked(target):
         r.derived.pop(id(target), None)
         if id(value) in r.derived:
@@ -210,7 +212,8 @@ def catch_up(r: Recorder, tensor: Tensor) -> bool:
     return True
 
 
-def _out_of_place(r: Recorder, func: Any) -> Any:
+def out_of_place(r: Recorder, func: Any) -> Any:
+    """The function that computes what an in-place one writes."""
     plain = getattr(func, "__name__", "")
     twin = f"__{plain[3:-2]}__" if plain.startswith("__i") else plain[:-1]
     found = getattr(Tensor, twin, None) or getattr(torch, twin, None) or getattr(F, twin, None)
@@ -304,11 +307,12 @@ def store(r: Recorder, target: Tensor, result: Tensor, index: int) -> None:
     fresh = not r.tracked(target)
     aliases = [] if fresh and memory_of(target) not in r.memory.histories else _aliases(r, target)
     r.memory.protect(target)
-    if not fresh and not aliases and _owns_storage(target) and _is_private(r, target):
+    if not fresh and not aliases and is_alone(r, target):
         target.data = result
         r.nodes[index].value = target.detach()
         r.follow(target, index)
         return
+    r.shared_write(target)
     freeze(r, memory_of(target))
     if fresh and memory_of(target) not in r.memory.histories:
         r.memory.histories[memory_of(target)] = _History(target, _whole(target).clone())
@@ -351,11 +355,13 @@ def _aliases(r: Recorder, target: Tensor) -> list[Tensor]:
     return [t for t in r.memory.sharing(target) if id(t) in r.live]
 
 
-def _is_private(r: Recorder, tensor: Tensor) -> bool:
-    """Whether nobody else holds a tensor's memory, so that it may be exchanged for that of the result.
+def is_alone(r: Recorder, tensor: Tensor) -> bool:
+    """Whether a tensor has memory of its own that nobody else holds, so that it may be exchanged for that of a result.
 
     Held are it and its node's value. One more holder (an array, a capsule of dlpack) would miss what is written.
     """
+    if not _owns_storage(tensor):
+        return False
     storage, pointer = tensor.untyped_storage(), memory_of(tensor)
     held = torch._C._storage_Use_Count(storage._cdata) - 1  # this look at it is a holder, too
     alone = held <= 2 and tensor._use_count() == 1  # type: ignore[attr-defined]

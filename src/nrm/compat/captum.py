@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nrm.capture import tensors_in
 from nrm.compat.options import read_options
 from nrm.errors import QuestionError
-from nrm.measure import Average, Measure, measure
+from nrm.measure import Average, Loop, Measure
 from nrm.questions import Layer
 
 
@@ -38,6 +38,7 @@ class LRP:
     def __init__(self, model: nn.Module, *, rules: Any = "lrp-0", **options: Any) -> None:
         _refuse_rules_on_modules(model)
         self.model = self.forward_func = model
+        self._loop = Loop()
         self.options = read_options({"rules": rules, **options})
 
     def __repr__(self) -> str:
@@ -81,7 +82,7 @@ class LRP:
                     expected="what relevance is attributed to", hint="additional_forward_args for everything else",
                 )  # fmt: skip
         whole = (*_as_tuple(inputs), *_as_tuple(more))
-        R = measure(self.model, whole, target=_read_target(target), **self.options, **given)
+        R = self._loop.measure(self.model, whole, target=_read_target(target), **self.options, **given)
         outputs = R.values(R.output)
         if target is None and outputs[0].numel() > 1:
             raise QuestionError(

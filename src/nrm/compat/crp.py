@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nrm.compat.options import read_options
 from nrm.errors import QuestionError
-from nrm.measure import measure
+from nrm.measure import Loop
 from nrm.search import read_count
 
 Condition = Mapping[str, Any]
@@ -54,6 +54,7 @@ class CondAttribution:
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
         self.model = model
+        self._loop = Loop()
         self.options = read_options(options)
 
     def __repr__(self) -> str:
@@ -79,7 +80,7 @@ class CondAttribution:
         for some in _together(rows, size):
             pairs = [row.pair for row in some]
             inputs = data[[row.sample for row in some]]
-            with measure(self.model, inputs, target=[row.target for row in some], **options) as R:
+            with self._loop.measure(self.model, inputs, target=[row.target for row in some], **options) as R:
                 events = [R[name].channel([row.concepts[name] for row in some]) for name in some[0].concepts]
                 heat.add(pairs, R.in_units(*events, R.input.positions))
                 prediction.put(pairs, R.values(R.output))

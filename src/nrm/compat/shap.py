@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nrm.compat.options import read_options
 from nrm.errors import QuestionError
 from nrm.extras import extra
-from nrm.measure import Average, Measure, measure
+from nrm.measure import Average, Loop, Measure, measure
 
 
 class Explainer:
@@ -40,6 +40,7 @@ class Explainer:
         output_names: Sequence[str] | None = None, **options: Any,
     ) -> None:  # fmt: skip
         self.model, self.options = model, read_options(options)
+        self._loop = Loop()
         if "against" in options:
             raise QuestionError("the background is the reference", got="against=", hint="Explainer(model, background)")
         self.background = self._tensor(background, "the background")
@@ -100,7 +101,7 @@ class Explainer:
 
     def _outputs(self, data: Tensor) -> Tensor:
         """The model's outputs, as the measure reads them; those with more than one axis are refused."""
-        R = measure(self.model, data, **self.options)
+        R = self._loop.measure(self.model, data, **self.options)
         found = R.values(R.output).detach()
         if found.ndim > 2:
             raise QuestionError(

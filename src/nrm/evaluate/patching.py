@@ -20,8 +20,8 @@ from nrm.measure import (
     CircuitFinder,
     CircuitPart,
     DirectEdges,
+    Loop,
     Measure,
-    measure,
     node_name,
     read_options,
 )
@@ -187,9 +187,10 @@ class PatchInputs:
             yield self.model
             return
         device = home_of(self.model)
+        loop = Loop()
         for some in self._pairs.by_length(self._size):
             batch = some.to(device)
-            yield measure(self.model, batch.clean, against=batch.corrupted, output=batch.odds, **self._options)
+            yield loop.measure(self.model, batch.clean, against=batch.corrupted, output=batch.odds, **self._options)
 
 
 def _circuit_of(circuit: Any) -> Circuit:

@@ -24,7 +24,7 @@ from nrm.explorer.reading import (
 )
 from nrm.explorer.worker import PageJob, Worker
 from nrm.explorer.writing import SessionWriting
-from nrm.measure import Measure, measure
+from nrm.measure import Loop, Measure
 from nrm.plot import read_choice
 from nrm.questions import query
 from nrm.report import COLOURS, NODES, References, View, switch_off
@@ -47,6 +47,7 @@ class Session:
         options: Mapping[str, Any] | None = None, references: References | None = None,
     ) -> None:  # fmt: skip
         self._model, self.items = model, items
+        self._loop = Loop()
         self._labels = labels
         self._options = dict(options or {})
         self._references = references
@@ -229,7 +230,7 @@ class Session:
             labels = {**(self._labels or {}), **loaded.labels}
             options = {"target": self._place(id, target), "labels": labels, "progress": False, **self._options}
             begin = time.perf_counter()
-            R = measure(self._model, loaded.inputs, **options)
+            R = self._loop.measure(self._model, loaded.inputs, **options)
             found = (R if len(R) == 1 else R.sample(0), time.perf_counter() - begin)
             self._deep = not isinstance(R.target, str) and R.target.ndim > 1
         self._keep(self._measures, (id, target), found, MEASURES)

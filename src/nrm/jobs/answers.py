@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nrm.errors import MemoryLimitError, NrmWarning, QuestionError
 from nrm.jobs.questions import joined_sets, only_part
 from nrm.jobs.samples import collate, on_device
-from nrm.measure import Measure, measure, meeting_peaks, peaks, scaled, weights
+from nrm.measure import Loop, Measure, meeting_peaks, peaks, scaled, weights
 from nrm.questions import Layer, Question
 
 Answer = TypeVar("Answer")
@@ -47,6 +47,7 @@ class Inquiry:
     targets: Any = None
     weight: str = "logit"
     options: dict[str, Any] = field(default_factory=dict)
+    loop: Loop = field(default_factory=Loop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,7 @@ def open_measure(inquiry: Inquiry, samples: Sequence[Sample]) -> Measure:
     inputs = on_device(collate([sample.input for sample in samples]), inquiry.model)
     own = [sample.target for sample in samples if sample.target is not None]
     target = own if own else inquiry.targets
-    R = measure(inquiry.model, inputs, target=target, progress=False, **inquiry.options)
+    R = inquiry.loop.measure(inquiry.model, inputs, target=target, progress=False, **inquiry.options)
     if len(R) != len(samples):
         raise QuestionError("samples come without a sample axis", got=f"{len(R)} samples from {len(samples)} items")
     return R

@@ -16,7 +16,7 @@ from nrm.jobs.hits import Hit
 from nrm.jobs.questions import joined_sets
 from nrm.jobs.samples import collate, on_device
 from nrm.jobs.store import Store
-from nrm.measure import Box, Fields, Measure, last_set, measure, meeting_peaks
+from nrm.measure import Box, Fields, Loop, Measure, last_set, meeting_peaks
 from nrm.questions import Layer, Question, Set
 from nrm.results import load as load_results, save as save_results
 
@@ -38,6 +38,7 @@ class Crops:
         if not is_map(dataset):
             raise QuestionError("crops need samples by their number", expected="a map-style data set")
         self._model, self._dataset, self._options = model, dataset, options
+        self._loop = Loop()
         self._blocks = blocks if model is not None else ()
         self._fields: dict[tuple[int, ...], tuple[Fields, tuple[int, ...]]] = {}
 
@@ -100,7 +101,7 @@ class Crops:
     def _measure(self, item: Any, **changes: Any) -> Measure:
         assert self._model is not None
         options = {"progress": False} | self._options | changes
-        return measure(self._model, on_device(collate([item]), self._model), **options)
+        return self._loop.measure(self._model, on_device(collate([item]), self._model), **options)
 
     def _read(self, sample: int) -> Any:
         found = load(self._dataset, sample, None)

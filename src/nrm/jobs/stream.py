@@ -16,13 +16,13 @@ from nrm.jobs.samples import read_batch
 from nrm.measure import (
     Axis,
     Classes,
+    Loop,
     Measure,
     Names,
     dataset_names,
     is_label,
     make_results,
     match_classes,
-    measure,
     named_target,
     question_axes,
     read_options,
@@ -95,6 +95,7 @@ class Stream:
     ) -> None:  # fmt: skip
         self._weight, self._absolute = counted
         self._model, self._loader, self._questions = model, loader, questions
+        self._loop = Loop()
         self._target, self._progress, self._options = target, progress, options
         self._bound = memory_bound(options.get("memory", "auto"))
         self._passes: dict[str, dict[str, ByClass]] = {}
@@ -219,7 +220,7 @@ class Stream:
         if isinstance(self._target, Classes) and labels is not None:
             labels = torch.tensor([self._target.of(label) for label in labels.tolist()])
         target = _read_target(self._target, labels)
-        with measure(self._model, inputs, target=target, progress=False, **self._options) as R:
+        with self._loop.measure(self._model, inputs, target=target, progress=False, **self._options) as R:
             classes = list(_classes(R, by, labels, first))
             if not self._axes:
                 self._names = shared_names(R.labels).get("output", ())

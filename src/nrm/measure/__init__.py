@@ -44,6 +44,7 @@ from nrm.measure.inside import CircuitPart as CircuitPart
 from nrm.measure.labels import Names as Names, name_of as name_of, shared_names as shared_names
 from nrm.measure.layers import Cut, LayerRow, LayerTable
 from nrm.measure.living import LivingEdges as LivingEdges
+from nrm.measure.loop import Loop as Loop
 from nrm.measure.making import measure
 from nrm.measure.measure import Measure
 from nrm.measure.origin import model_digest as model_digest

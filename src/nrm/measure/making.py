@@ -9,8 +9,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from nrm.capture import Tape, capture_batch, contrast, uncollected
-from nrm.errors import QuestionError, names_options
+from nrm.capture import ANEW, CallScript, Tape, capture_batch, contrast, script_of, uncollected
+from nrm.errors import QuestionError, names_options, warn
 from nrm.measure.average import Average
 from nrm.measure.inner import Inner, Listener
 from nrm.measure.measure import Measure
@@ -39,6 +39,7 @@ def measure(
     memory: str | int = "auto",
     progress: bool | Listener | None = None,
     against: Any = None,
+    like: Measure | Average | CallScript | None = None,
 ) -> Measure:
     """The normalized relevance measure of a model's prediction for these inputs.
 
@@ -58,6 +59,10 @@ def measure(
     ``against`` is a reference, in the form of the inputs (one sample for all, or one per sample), or ``"zeros"`` or
     ``"blur"``: then the measure is that of the difference between the outputs here and there, exact at every step, and
     nothing is the share of a constant. A list of references gives their :class:`Average`.
+    ``like`` is an earlier measure of the same model, on inputs of the same shapes: the model runs as ever, its calls
+    are compared with those of that measure, and nothing has to be recorded as long as they are the same. If one
+    differs (other control flow, another setting of the model), the pass is recorded, with a warning that says why.
+    Numbers do not depend on it.
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -74,12 +79,15 @@ def measure(
         measure, model, inputs, {"output": output, "target": target, "rules": rules, "bias": bias, "zero": zero,
         "batch_dim": batch_dim, "dtype": dtype, "normalize": normalize, "memory": memory, "against": against},
     )  # fmt: skip
+    script = _read_like(like)
     with uncollected():
         whole = against is not None
         room = None if between is not None else bound // KEPT // (2 if whole else 1)  # a contrast holds two runs
         tape = capture_batch(
-            model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, whole=whole, bound=room
+            model, inputs, output=output, batch_dim=batch_dim, dtype=dtype, whole=whole, bound=room, like=script
         )  # fmt: skip
+    if isinstance(like, Measure | Average):
+        _tell(tape)
     origin = Origin(model, inputs, output, tape, every=between is not None)
 
     @uncollected()
@@ -96,7 +104,8 @@ def measure(
     def against_one(other: Any) -> Measure:
         fitted = read_reference(inputs, other, batch_dim)
         run = capture_batch(
-            model, fitted, output=output, batch_dim=batch_dim, dtype=tape.dtype, whole=True, bound=room, beside=tape
+            model, fitted, output=output, batch_dim=batch_dim, dtype=tape.dtype, whole=True, bound=room,
+            like=script_of(tape),
         )  # fmt: skip
         return made(contrast(tape, run))
 
@@ -107,6 +116,24 @@ def measure(
         return against_one(against)
     # An average answers the questions of a measure; a union here would make every other caller ask which one it got.
     return cast("Measure", Average([against_one(other) for other in references]))
+
+
+def _read_like(like: Any) -> CallScript | None:
+    """The calls to follow, of whatever has them."""
+    if isinstance(like, Average):
+        like = like.contrasts[0]
+    if isinstance(like, Measure):
+        return script_of(like.inner.tape)
+    if like is not None and not isinstance(like, CallScript):
+        raise QuestionError("not a measure to be like", got=f"like={like!r}"[:80], expected="an earlier measure R")
+    return like
+
+
+def _tell(tape: Tape) -> None:
+    """Warns if a measure was not made like the one that was given."""
+    for note in tape.notes:
+        if note.startswith(ANEW):
+            warn(f"{note}: the measure of like= could not be followed")
 
 
 def _refuse_choices(composite: Composite, tape: Tape) -> None:

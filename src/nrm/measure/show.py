@@ -22,7 +22,7 @@ SHOWN = 4
 """How many samples are shown one by one."""
 NOTES = (
     ("attention", "attention is computed by"), ("decoder", "the decoder "), ("compiled", "compiled "),
-    ("weights", "weights "),
+    ("weights", "weights "), ("calls", "calls "),
 )  # fmt: skip
 """The notes of a capture that are facts of the measure, by how they begin, and what they are about."""
 SIGN = "relevance is a share of a negative output: positive relevance argues for the negative value"

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nrm.capture.beside import form
 from nrm.capture.contrast.step import Pair
 from nrm.capture.ops import Combine, Linear, Source
 from nrm.capture.replay import deviates
@@ -18,6 +17,11 @@ from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
 from nrm.operators import LinearMap
 from nrm.shapes import address_of
+
+
+def form(node: Node) -> tuple[Any, ...]:
+    """What two runs that do the same have in common at a node: the call, its place, what it reads, its shape."""
+    return node.function, node.module, node.inputs, node.shape, type(node.op)
 
 
 def compare(here: Tape, there: Tape) -> None:
