@@ -7,7 +7,7 @@
 #   make package   wheel and sdist in dist, tried in a fresh environment
 #   make extras    the core alone, then every extra alone, each in a fresh environment
 #   make peers     agreement with zennit, zennit-crp, captum and Quantus, in an environment of its own
-#   make bench     the benchmark table, and how cost grows
+#   make bench     the benchmark tables, network by network too, and how cost grows
 #   make bench-contrast  what a contrast of SmolLM2 costs
 #   make bench-edges  all direct edges of stories15M, patched one by one (needs the real data)
 #   make bench-large  memory of large language models
@@ -90,6 +90,7 @@ peers: $(PEERS)/.ready
 
 bench: $(VENV)/.ready-dev
 	$(VENV)/bin/python benchmarks/run.py $(ARGS)
+	$(VENV)/bin/python benchmarks/architectures.py
 	$(VENV)/bin/python benchmarks/growth.py
 
 bench-contrast: $(VENV)/.ready-dev

@@ -1,7 +1,8 @@
-"""Heat maps of many architectures, capture included, in forward passes of the model: processor time on one thread.
+"""What a heat map costs, network by network, in forward passes of the model: processor time on one thread.
 
-torchvision's networks with random weights and one image of 224 x 224, SmolLM2 with 64 tokens where ``make smollm2`` has
-fetched it. The least of interleaved repetitions: on a shared machine others only add to it.
+Capture alone, capture and heat map, and for comparison a forward and backward pass to the input. torchvision's networks
+with random weights and one image of 224 x 224; SmolLM2 where ``make smollm2`` has fetched it. The least of interleaved
+repetitions: on a shared machine others only add to it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import contrast
 import torch
@@ -19,15 +20,26 @@ from models import vgg16
 from torch import Tensor, nn
 
 import nrm
+from nrm.capture import capture_batch
 
-BOUNDS = {
-    "vgg16": 2.9, "resnet50": 3.5, "mobilenet_v2": 6.5, "efficientnet_b0": 5.5, "convnext_tiny": 3.5,
-    "vit_b_16": 3.0, "swin_t": 5.0, "densenet121": 5.0, "smollm2": 4.0,
+
+class Goal(NamedTuple):
+    """What a heat map under LRP-0 may cost, in forward passes, and what capture alone may, where that is said."""
+
+    heat_map: float
+    capture: float | None = None
+
+
+GOALS = {
+    "vgg16": Goal(2.7), "resnet50": Goal(2.9), "mobilenet_v2": Goal(4.0, 1.5), "efficientnet_b0": Goal(3.5),
+    "convnext_tiny": Goal(3.0), "vit_b_16": Goal(2.5), "swin_t": Goal(3.0), "densenet121": Goal(3.5),
+    "smollm2-64": Goal(3.0, 1.5), "smollm2-256": Goal(2.5),
 }  # fmt: skip
-"""How many forward passes the heat map of every network may cost."""
+"""By network; behind SmolLM2 stands the number of tokens."""
 POSITIVE = "vgg16", "resnet50", "densenet121"
 """Networks of ReLUs: a composite of positive parts explains them, too, and divides by column sums."""
-RULES = "epsilon-plus-flat", "lrp-0"
+RULES = "lrp-0", "epsilon-plus-flat"
+Output = Callable[[Any], Tensor] | None
 
 
 def made(name: str) -> nn.Module:
@@ -50,52 +62,58 @@ def made(name: str) -> nn.Module:
     return model.eval()
 
 
-def line(name: str, model: nn.Module, x: Tensor, bound: float, repeat: int, options: Mapping[str, Any]) -> None:
-    """Prints what heat maps of one network cost under both composites."""
+def backward(model: nn.Module, x: Tensor, output: Output) -> None:
+    """A forward and a backward pass to the input; of tokens, to their embeddings."""
+    if x.is_floating_point():
+        model(x.clone().requires_grad_()).amax().backward()
+    else:
+        embedded = model.get_input_embeddings()(x).detach().requires_grad_()
+        output(model(inputs_embeds=embedded)).sum().backward()
+
+
+def line(name: str, model: nn.Module, x: Tensor, goal: Goal, repeat: int, output: Output = None) -> None:
+    """Prints what one network costs."""
+    model.requires_grad_(False)
 
     def forward() -> object:
         with torch.no_grad():
             return model(x)
 
     def heat_map(rules: str) -> Tensor:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # relevance of random weights may cancel; what it costs does not depend on it
-            R = nrm.measure(model, x, rules=rules, progress=False, **options)
+        with warnings.catch_warnings():  # relevance of random weights may cancel; time does not depend on it
+            warnings.simplefilter("ignore")
+            R = nrm.measure(model, x, output=output, rules=rules, progress=False)
             return R(R.input)
 
-    asked = RULES if name in POSITIVE else RULES[1:]
-    jobs: dict[str, Callable[[], object]] = {rules: lambda rules=rules: heat_map(rules) for rules in asked}
-    found = contrast.times({"forward": forward, **jobs}, repeat, min)
-    cells = " | ".join(f"{found[rules] / found['forward']:.2f}" if rules in found else "" for rules in RULES)
-    print(f"| {name} | {found['forward'] * 1e3:.0f} ms | {cells} | {bound} |", flush=True)
+    jobs: dict[str, Callable[[], object]] = {
+        "forward": forward, "backward": lambda: backward(model, x, output),
+        "capture": lambda: capture_batch(model, x, output=output),
+        **{rules: lambda rules=rules: heat_map(rules) for rules in (RULES if name in POSITIVE else RULES[:1])},
+    }  # fmt: skip
+    found = contrast.times(jobs, repeat, min)
+    cells = [f"{found[job] / found['forward']:.2f}" if job in found else "" for job in ("backward", "capture", *RULES)]
+    cells[1] += f" (goal {goal.capture})" if goal.capture else ""
+    cells[2] += f" (goal {goal.heat_map})"
+    print(f"| {name} | {found['forward'] * 1e3:.0f} ms | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--only", nargs="*", default=[*BOUNDS], choices=[*BOUNDS])
+    parser.add_argument("--only", nargs="*", default=[*GOALS], choices=[*GOALS])
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"| heat map, capture included | forward pass | {' | '.join(RULES)} | bound |\n|---|---|---|---|---|")
+    print("| in forward passes | forward pass | forward + backward | capture | heat map, LRP-0 | epsilon-plus-flat |")
+    print("|---|---|---|---|---|---|")
     image = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     for name in options.only:
-        if name != "smollm2":
-            line(name, made(name), image, BOUNDS[name], options.repeat, {})
-            continue
-        model = contrast.load()
-        if model is not None:
-            ids, _ = contrast.pair_of(64, model.config.vocab_size)
-            line(
-                f"{name}, 64 tokens",
-                model,
-                ids,
-                BOUNDS[name],
-                options.repeat,
-                {"output": contrast.difference_of_logits},
-            )
+        kind, _, tokens = name.partition("-")
+        if kind != "smollm2":
+            line(name, made(name), image, GOALS[name], options.repeat)
+        elif (model := contrast.load()) is not None:
+            ids, _ = contrast.pair_of(int(tokens), model.config.vocab_size)
+            line(name, model, ids, GOALS[name], options.repeat, contrast.difference_of_logits)
 
 
 if __name__ == "__main__":

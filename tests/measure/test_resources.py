@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import subprocess
 import sys
 import warnings
@@ -98,6 +99,36 @@ def test_a_table_that_is_too_large_is_refused_before_it_is_made(monkeypatch: pyt
 def test_amounts_of_memory(text: str | int, size: int) -> None:
     assert memory_bound(text) == size
     assert memory_bound("auto") >= 2**28
+
+
+PASSES = """
+import resource, torch, nrm
+from torch import nn
+from nrm.memory import keep_pages
+
+torch.set_num_threads(1)
+model = nn.Sequential(*[nn.Conv2d(4, 4, 3, padding=1) for _ in range(8)], nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    before = faults()
+    R = nrm.measure(model, torch.ones(1, 4, 512, 512), progress=False)
+    found, R = faults() - before, None
+print(int(keep_pages()), found)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the allocator of Linux")
+def test_a_pass_gets_the_memory_of_the_one_before() -> None:
+    def kept(**settings: str) -> list[int]:
+        plain = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+        done = subprocess.run([sys.executable, "-c", PASSES], env=plain | settings, capture_output=True, check=True)
+        return [int(word) for word in done.stdout.split()]
+
+    does, fresh = kept()
+    if not does:
+        pytest.skip("another allocator than glibc's")
+    assert fresh < 2000  # of more than 8192 pages of 4 KiB
+    assert kept(MALLOC_TRIM_THRESHOLD_="131072")[0] == 0  # who sets the allocator up has it so
 
 
 # ---- progress --------------------------------------------------------------------------------------------------------

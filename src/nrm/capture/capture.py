@@ -28,6 +28,7 @@ from nrm.capture.stand_ins import is_compiled, kept_as_packed, standing_in, unwr
 from nrm.capture.tape import Tape
 from nrm.capture.vocabulary import COMPOSED, VOCABULARY
 from nrm.errors import CaptureError
+from nrm.memory import keep_pages
 
 LOGITS = ("logits", "logits_per_image", "logits_per_audio")
 """The outputs that are explained, by what models of Hugging Face call them."""
@@ -48,6 +49,7 @@ def capture(
     It is run once more, on changed inputs, where values left torch on the way: to see what has come back of them.
     """
     check_options(batch_dim, dtype)
+    keep_pages()
     plain = unwrap(model)
     if not isinstance(plain, nn.Module):
         raise CaptureError("not a model", got=type(plain).__name__, expected="a torch.nn.Module")
