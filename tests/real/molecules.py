@@ -6,13 +6,11 @@ explained, by the network that was trained without its part.
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,32 +31,16 @@ __all__ += ["undirected"]
 def read_mutag(home: Path) -> list[Data]:
     """The molecules, with a mark on every edge between atoms of the ground truth."""
     return [
-        Data(
-            x=g.x, edge_index=g.edge_index, y=torch.tensor([g.label]),
-            truth=g.known[g.edge_index[0]] & g.known[g.edge_index[1]],
-        )
-        for g in plain.read_mutag(home)
-    ]  # fmt: skip
+        Data(x=g.x, edge_index=g.edge_index, y=torch.tensor([g.label]), truth=g.bonds) for g in plain.read_mutag(home)
+    ]
 
 
 def read_mutagenicity(home: Path) -> list[Data]:
     """The molecules of a TUDataset, with a mark on every edge of a known group."""
-
-    def numbers(name: str) -> Tensor:
-        with gzip.open(home / f"Mutagenicity_{name}.txt.gz", "rt") as file:
-            return torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.int64))
-
-    edges, graph, atoms = numbers("A").T - 1, numbers("graph_indicator") - 1, numbers("node_labels")
-    labels, truth = numbers("graph_labels"), numbers("edge_gt").bool()
-    first, kinds = torch.searchsorted(graph, torch.arange(len(labels))), int(atoms.max()) + 1
-    home_of = graph[edges[0]]
     return [
-        Data(
-            x=F.one_hot(atoms[graph == g], kinds).float(), edge_index=edges[:, home_of == g] - first[g],
-            y=labels[g : g + 1], truth=truth[home_of == g],
-        )
-        for g in range(len(labels))
-    ]  # fmt: skip
+        Data(x=g.x, edge_index=g.edge_index, y=torch.tensor([g.label]), truth=g.bonds)
+        for g in plain.read_mutagenicity(home)
+    ]
 
 
 def deal(graphs: list[Data], parts: int = 10, seed: int = 0) -> Tensor:

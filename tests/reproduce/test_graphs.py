@@ -7,6 +7,7 @@ import itertools
 import torch
 
 from nrm.evaluate import contribution
+from nrm.reproduce.bonds import auc, bond_scores, undirected
 from nrm.reproduce.gnn import RULES, _copies, _sets
 from nrm.reproduce.graphs import GCN, GIN, GraphNet, LabelledGraph, batched, connected, deal, motifs
 
@@ -65,3 +66,34 @@ def test_every_copy_of_a_graph_is_asked_about_its_own_subgraph() -> None:
         top = int(model(x.double(), edges, batch).argmax())
         first = contribution(_copies(model, graph, 1, RULES["lrp-0"]), sets[0].layer.position([subgraphs[0]]))
         assert torch.allclose(first, -(logits[top] - logits[1 - top])[None])
+
+
+def test_a_contrast_removes_the_atoms_of_each_copys_own_subgraph() -> None:
+    graph = motifs(2)[1]
+    subgraphs = connected(graph, 3)[:3]
+    torch.manual_seed(0)
+    model = GraphNet(GIN, 3, width=6).double().eval()
+    R = _copies(model, graph, len(subgraphs), None, subgraphs)
+    plain = _copies(model, graph, len(subgraphs), RULES["lrp-0"])
+    for k, nodes in enumerate(subgraphs):
+        sets = _sets(plain, graph, subgraphs)
+        assert torch.allclose(R.value[k], contribution(plain, sets[0])[k])  # what the output loses without them
+        heat = R(R["input[0]"].positions)[k].nonzero()[:, 0] - k * len(graph.x)
+        assert set(heat.tolist()) <= set(nodes)
+
+
+def test_bonds_are_ranked_and_removed_one_by_one() -> None:
+    truth, score = torch.tensor([True, False, True, False]), torch.tensor([0.5, 0.5, 2.0, -1.0])
+    assert auc(truth, score) == (0.5 + 1 + 1 + 1) / 4
+    graph = motifs(2)[1]
+    torch.manual_seed(0)
+    model = GraphNet(GIN, 3, width=6, pool="mean").double().eval()
+    scores = dict(bond_scores(model, graph, 1))
+    x, edges, batch = batched([graph])
+    logits = model(x.double(), edges, batch)[0]
+    a, b = edges[:, 0].tolist()
+    kept = [k for k, pair in enumerate(edges.T.tolist()) if pair not in ([a, b], [b, a])]
+    other = model(x.double(), edges[:, kept], batch)[0]
+    assert torch.allclose(scores["removal"][0, 0], (logits - other)[1] - (logits - other)[0])
+    assert torch.equal(undirected(graph, scores["removal"][0]), 2 * scores["removal"][0])  # both directions are cut
+    assert all(rows.shape[1] == edges.shape[1] for rows in scores.values())

@@ -119,6 +119,20 @@ def test_the_other_experiments_in_small(name: str, tmp_path: Path) -> None:
         assert {r["method"] for r in rows} >= {"nrm", "occlusion", "activation", "random"}
 
 
+@pytest.mark.slow
+def test_known_bonds_in_small(tmp_path: Path) -> None:
+    folder = reproduce("gnn-bonds", out=tmp_path, samples=1, embedded=True)
+    rows = results(folder)["rows"]
+    assert {r["half"] for r in rows} == {"chooses", "reports"}
+    found = {(r["half"], r["method"], r["bonds of"]): r for r in rows}
+    for half in ("chooses", "reports"):
+        assert found[half, "z+, head lrp-0", "sum"]["auc"] > 0.9  # the motif that was planted
+        assert found[half, "removal", "sum"]["auc"] > 0.9
+        assert found[half, "removal", "sum"]["agreement with removal"] == pytest.approx(1.0)
+        assert found[half, "lrp-0", "layer 3"]["samples"] == 3
+    assert (folder / "bonds.png").stat().st_size > 5_000
+
+
 def test_contrasts_beside_the_plain_measure(tmp_path: Path) -> None:
     rows = results(reproduce("contrast", out=tmp_path, samples=2, third=1, embedded=True))["rows"]
     assert {r["removal"] for r in rows} == {"to 0", *(f"to the values of {name}" for name in ("zeros", "mean", "blur"))}

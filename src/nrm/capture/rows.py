@@ -110,7 +110,7 @@ def _follow(found: RowNodes, tape: Tape, graphs: Graphs, node: Node) -> None:
     ]  # fmt: skip
     rows = [part.rows for part in parts if part.rows is not None]
     chains = {part.copied for part in parts if part.rows is not None or part.copied}
-    if len({_names(found, chain) for chain in chains}) == 1:
+    if len(chains) == 1 or len({_names(found, chain) for chain in chains}) == 1:
         found.copied[node.index] = next(iter(chains))
     if rows and all(torch.equal(other, rows[0]) for other in rows[1:]):
         found.rows[node.index] = rows[0]

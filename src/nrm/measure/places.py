@@ -226,8 +226,9 @@ class Places:
 
     def _among_all_nodes(self, step: EdgeStep, graphs: Graphs) -> EdgeStep:
         """A sum over neighbours by the numbers that nodes have in the call, also behind a pooling that chose some."""
-        found = row_nodes(self._tape) if graphs.plain is not None else None
-        if found is None or self._tape.nodes[step.sum].shape[0] == found.count:
+        count = None if graphs.plain is None else graphs.nodes[""]
+        found = None if count in (None, self._tape.nodes[step.sum].shape[0]) else row_nodes(self._tape)
+        if found is None:
             return step
         nodes, sources = found.rows.get(step.sum), found.rows.get(step.rows)
         if nodes is None:

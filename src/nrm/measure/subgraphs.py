@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nrm.capture import RowNodes, Source, plain_execution, row_nodes
+from nrm.capture import RowNodes, plain_execution, row_nodes
 from nrm.errors import QuestionError
 from nrm.measure.inner import Inner
 from nrm.measure.labels import name_of
@@ -103,6 +103,6 @@ def _event(inner: Inner, graph: NodeGraph, nodes: tuple[int, ...]) -> Formula:
 
 
 def _layer(inner: Inner, i: int) -> Layer:
-    node = inner.tape.nodes[i]
-    named = [n for n, at in inner.tape.names.items() if i in at and len(at) == 1]
-    return Layer(node.name or named[0]) if not isinstance(node.op, Source) or node.name else Layer(named[0])
+    """A tensor by its name; looked-up features have theirs as an input."""
+    names = inner.tape.names
+    return Layer(inner.tape.nodes[i].name or next(name for name, at in names.items() if at == [i]))
