@@ -127,18 +127,20 @@ def test_an_estimate_is_what_a_contrast_takes() -> None:
 @pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
 def test_an_estimate_is_what_an_image_network_takes(rules: str) -> None:
     pairs = lambda R: R(R["2"].channels, R["5"].channels)  # noqa: E731
-    found = nrm.estimate(images(), (1, 3, 18, 18), question=pairs, rules=rules)
-    first, then, _ = counted(images(), PICTURE, pairs, rules=rules)
+    found = nrm.estimate(images(), (1, 3, 18, 18), question=pairs, rules=rules, memory="1 GiB")
+    first, then, _ = counted(images(), PICTURE, pairs, rules=rules, memory="1 GiB")
     assert found.capture == pytest.approx(first, rel=0.05)
     assert found.question == pytest.approx(then, rel=0.1)
-    assert nrm.estimate(images(), PICTURE, question=pairs, rules=rules) == found
+    assert nrm.estimate(images(), PICTURE, question=pairs, rules=rules, memory="1 GiB") == found
 
 
 def test_a_question_is_a_function_or_what_a_measure_takes() -> None:
     layers = nrm.layer("2").channels, nrm.layer("5").channels
-    found = [nrm.estimate(images(), PICTURE, question=q) for q in (layers, lambda R: R(*layers), nrm.input)]
+    found = [
+        nrm.estimate(images(), PICTURE, question=q, memory="1 GiB") for q in (layers, lambda R: R(*layers), nrm.input)
+    ]
     assert found[0] == found[1] != found[2]
-    assert nrm.estimate(images(), PICTURE) == found[2]
+    assert nrm.estimate(images(), PICTURE, memory="1 GiB") == found[2]
 
 
 def test_a_configuration_a_model_without_weights_and_a_model_take_the_same() -> None:
@@ -148,7 +150,7 @@ def test_a_configuration_a_model_without_weights_and_a_model_take_the_same() -> 
     model = llama()
     before = {name: (id(p), p._version, p.data_ptr()) for name, p in model.named_parameters()}
     attributes = {name: dict(module.__dict__) for name, module in model.named_modules()}
-    found = [nrm.estimate(m, tokens=16) for m in (config(), empty, model)]
+    found = [nrm.estimate(m, tokens=16, memory="1 GiB") for m in (config(), empty, model)]
     assert {(f.weights, f.capture, f.question, f.passes) for f in found} == {
         (found[0].weights, found[0].capture, found[0].question, found[0].passes)
     }
