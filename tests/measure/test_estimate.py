@@ -151,9 +151,9 @@ def test_a_configuration_a_model_without_weights_and_a_model_take_the_same() -> 
     before = {name: (id(p), p._version, p.data_ptr()) for name, p in model.named_parameters()}
     attributes = {name: dict(module.__dict__) for name, module in model.named_modules()}
     found = [nrm.estimate(m, tokens=16, memory="1 GiB") for m in (config(), empty, model)]
-    assert {(f.weights, f.capture, f.question, f.passes) for f in found} == {
-        (found[0].weights, found[0].capture, found[0].question, found[0].passes)
-    }
+    for other in found[1:]:
+        numbers, expected = ((f.weights, f.capture, f.question, f.passes) for f in (other, found[0]))
+        assert numbers == pytest.approx(expected, rel=0.01)
     assert [f.missing == 0 for f in found] == [False, False, True]
     assert before == {name: (id(p), p._version, p.data_ptr()) for name, p in model.named_parameters()}
     assert attributes == {name: dict(module.__dict__) for name, module in model.named_modules()}

@@ -28,6 +28,7 @@ from nrm.capture.recall import At, Recall, leaves
 from nrm.capture.tape import Node, Tape
 from nrm.capture.vocabulary import COMPOSED, VOCABULARY
 from nrm.operators import LateWeight
+from nrm.shapes import address_of, place_of
 
 if TYPE_CHECKING:
     from nrm.capture.recorder import Recorder
@@ -291,7 +292,7 @@ class CallScript:
 
 def _state(tensor: Tensor) -> tuple[int, int]:
     """Where the data of a tensor lies, and how often it was written."""
-    return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version
+    return place_of(tensor), -1 if tensor.is_inference() else tensor._version
 
 
 def _joined(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -323,8 +324,8 @@ def _is_plain(node: Node) -> bool:
 
 def _reads(op: Op, own: Sequence[Tensor]) -> bool:
     """Whether all tensors in an op are those of the model, read where they lie."""
-    places = {t.untyped_storage().data_ptr() for t in own}
-    return all(t.untyped_storage().data_ptr() in places for t in _tensors_of(op, 0))
+    places = {address_of(t) for t in own}
+    return all(address_of(t) in places for t in _tensors_of(op, 0))
 
 
 def _tensors_of(value: Any, depth: int) -> Iterator[Tensor]:

@@ -131,6 +131,7 @@ class Sketch:
         try:
             with warnings.catch_warnings(), shapes:
                 warnings.simplefilter("ignore", NrmWarning)
+                warnings.filterwarnings("ignore", "Accessing the data pointer")  # by the model's own code
                 forward = self._peak(lambda: own_output(self.model, inputs, options.get("output")), begin)[0]
                 once, flops = shapes.flops - flops, shapes.flops
                 capture, R = self._peak(lambda: self.make(self.model, inputs, **options), begin)
