@@ -99,6 +99,26 @@ def digits(browser: Any, save: Save) -> None:
         save(page, "explorer-examples", full_page=True)
 
 
+def many(browser: Any, save: Save) -> None:
+    """Many digits, laid out by how their decisions flow; two clusters compared."""
+    model, _, _ = demo.digits()
+    images, labels = demo.read_digits()
+    data = [(image, int(label)) for image, label in zip(images[1500:1600], labels[1500:1600], strict=True)]
+    served = nrm.explore(model, data, labels=CLASSES, open=False, block=False)
+    with served, browsers.opened(browser, served.url) as page:
+        complete(page)
+        page.locator("#overview-count").evaluate("count => { count.value = 100; }")
+        page.locator("#all").click()
+        page.locator('[data-shown="plane"]').click()
+        page.wait_for_function("() => document.querySelectorAll('.dot').length === 100", timeout=MINUTES)
+        page.locator("#overview-one").select_option("cluster 1")
+        page.locator("#overview-other").select_option("cluster 2")
+        page.locator("#overview-sides").click()
+        page.wait_for_selector("#alike")
+        area = page.locator("#overview").bounding_box()
+        save(page, "explorer-many", full_page=True, clip={**area, "y": area["y"] + page.evaluate("scrollY")})
+
+
 def photo(browser: Any, save: Save) -> None:
     """VGG16 on a photo: a part of the picture is outlined, named and asked about."""
     models = importlib.import_module("real.models")
@@ -225,12 +245,12 @@ def circuit(browser: Any, save: Save) -> None:
 
 def main() -> None:
     """Take those that are asked for, or all that can be taken."""
-    makers = {maker.__name__: maker for maker in (digits, photo, story, written, molecule, circuit)}
+    makers = {maker.__name__: maker for maker in (digits, many, photo, story, written, molecule, circuit)}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "images")
     parser.add_argument("only", nargs="*", choices=[*makers, []], help="some of them")
     options = parser.parse_args()
-    wanted = options.only or (list(makers) if HOME.exists() else ["digits"])
+    wanted = options.only or (list(makers) if HOME.exists() else ["digits", "many"])
     with browsers.launched() as browser, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in wanted:

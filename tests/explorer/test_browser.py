@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import nrm
+import nrm.demo
 from explorer.browser import PATIENCE, launched, opened
 from report import subjects
 
@@ -275,6 +276,70 @@ def test_another_class_another_input_and_a_comparison(browser: Any, explorer: An
         page.locator("#item").select_option(label="sample 1")
         changes(page, before)
         complete(page)
+
+
+@pytest.fixture(scope="module")
+def crowd() -> Iterator[nrm.explorer.Explorer]:
+    """Digits with their classes, one of them in a form that does not fit; and a second checkpoint."""
+    model, _, _ = nrm.demo.digits()
+    other, _, _ = nrm.demo.digits()
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(0.9)
+    images, labels = nrm.demo.read_digits()
+    data: list[Any] = [(images[i], int(labels[i])) for i in range(1500, 1524)]
+    data[3] = (torch.zeros(2, 8, 8), 0)
+    names = [f"digit {i}" for i in range(10)]
+    with nrm.explore(model, data, labels=names, other=other, open=False, block=False) as made:
+        yield made
+
+
+def test_many_inputs_are_filtered_laid_out_compared_and_opened(browser: Any, crowd: Any) -> None:
+    pytest.importorskip("sklearn")
+    with opened(browser, crowd.url) as page:
+        complete(page)
+        page.locator("#all").click()
+        page.wait_for_function("() => document.querySelectorAll('#overview-stage .card').length === 24")
+        page.locator('[data-shown="plane"]').click()
+        page.wait_for_selector(".plane .dot")
+        assert page.locator(".dot").count() == 23
+        assert page.locator(".about").count() >= 2
+        assert "→" in page.locator(".about li").first.inner_text()
+        page.locator("#overview-one").select_option("cluster 1")
+        page.locator("#overview-other").select_option("cluster 2")
+        page.locator("#overview-sides").click()
+        page.wait_for_selector("#alike")
+        assert page.locator("#overview-compared tbody tr").count() == 12
+        page.locator('[data-shown="grid"]').click()
+        assert page.locator(".card.failed").count() == 1
+        assert "22 of 23 right" in page.locator("#overview-says").inner_text()
+        page.locator("#overview-filter").select_option("wrong")
+        assert page.locator(".card").count() == 1
+        page.locator("#overview-filter").select_option("right")
+        page.locator("#overview-search").fill("sample 12")
+        assert page.locator(".card .cardname").all_inner_texts() == ["sample 12"]
+        page.locator("#overview-search").fill("")
+        page.locator("#overview-sort").select_option("least sure first")
+        sure = page.locator(".card .open > span:last-child").all_inner_texts()
+        chances = [int(re.search(r"(\d+) %", text)[1]) for text in sure]
+        assert chances == sorted(chances)
+        for name in ("sample 1", "sample 12"):
+            page.get_by_label(f"mark {name}", exact=True).check()
+        page.locator("#overview-compare").click()
+        page.wait_for_function("() => document.querySelector('.sidebyside').textContent.includes('sample 12')")
+        page.locator('.card .open[data-item="12"]').click()
+        page.wait_for_function("() => document.getElementById('title').textContent === 'sample 12'")
+        complete(page)
+
+
+def test_two_checkpoints_are_compared(browser: Any, crowd: Any) -> None:
+    with opened(browser, crowd.url) as page:
+        complete(page)
+        page.locator("#compare").select_option("model")
+        page.wait_for_selector("#comparison figure")
+        assert "the other model" in page.locator("#comparison").inner_text()
+        assert "compare=model" in page.url
+        assert page.locator("#comparison canvas").count() == 3
 
 
 def test_an_old_address_is_told_the_new_name(browser: Any, explorer: Any) -> None:

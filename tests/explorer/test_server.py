@@ -681,3 +681,26 @@ def test_explore_serves_and_ends() -> None:
             nrm.explore(subjects.small(), port=taken, open=False, block=False)
     with pytest.raises(urllib.error.URLError):
         status(explorer.url)
+
+
+def test_flows_of_many_inputs_are_those_of_the_measure(client: TestClient, session: Session) -> None:
+    pytest.importorskip("sklearn")
+    news = finished(client, client.post("/api/overview", json={"count": 3}).json()["job"])
+    assert news["state"] == "done", news["error"]
+    rows = [part["row"] for part in news["parts"] if "row" in part]
+    assert [row["id"] for row in rows] == ["0", "1", "2"]
+    assert "at least 6" in news["parts"][-1]["plane"]["note"]
+    measures = [nrm.measure(subjects.small(), subjects.image(seed), **OPTIONS) for seed in range(3)]
+    for row, R in zip(rows, measures, strict=True):
+        assert row["predicted"] == int(R.prediction)
+        assert row["heat"]["total"] == pytest.approx(float(R(R.input.all)[0]), abs=1e-4)
+    found = client.post("/api/flows", json={"one": ["0"], "other": ["1", "2"]}).json()
+    first = found["rows"][0]
+    shares = [float(R(R[first["layer"]].channel(first["channel"]))[0]) for R in measures]
+    assert first["one"] == pytest.approx(shares[0], abs=1e-5)
+    assert first["other"] == pytest.approx(sum(shares[1:]) / 2, abs=1e-5)
+    for wrong in ({}, {"one": [], "other": ["1"]}, {"one": ["9"], "other": ["1"]}, {"one": "0", "other": ["1"]}):
+        assert client.post("/api/flows", json=wrong).status_code == 400
+    for count in (0, True, "3", 10**6, None):
+        assert client.post("/api/overview", json={"count": count}).status_code == 400
+    assert client.post("/api/views", json={"item": "0", "compare": "model"}).status_code == 400

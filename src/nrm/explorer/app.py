@@ -46,6 +46,7 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
                 "items": session.items.listed(),
                 "classes": session.classes,
                 "kind": session.items.kind,
+                "other": session.has_other,
                 "writing": session.writing.facts,
             }
         )
@@ -88,6 +89,12 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
         keep = session.circuits.name if "circuit" in question else session.notes.name
         return JSONResponse(await run_in_threadpool(keep, question))
 
+    async def overview(request: Request) -> Response:
+        return JSONResponse({"job": session.overview.look(await _question(request)).id})
+
+    async def flows(request: Request) -> Response:
+        return JSONResponse(session.overview.compare(await _question(request)))
+
     async def note(request: Request) -> Response:
         return JSONResponse(await run_in_threadpool(session.notes.note, await _question(request)))
 
@@ -117,7 +124,8 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
     asks = {
         "items": upload, "texts": write, "views": view, "selections": selection, "removals": removal,
         "formulas": formula, "circuits/{what}": circuit, "names": name,
-        "generated": generated, "notes": note, "saved": saved, "jobs/{id}/cancel": cancel,
+        "generated": generated, "overview": overview, "flows": flows,
+        "notes": note, "saved": saved, "jobs/{id}/cancel": cancel,
     }  # fmt: skip
     routes = [
         Route("/", page), Route("/static/{name:path}", asset),

@@ -35,11 +35,12 @@ class ModelInputs(NamedTuple):
 
 
 class PageItem(NamedTuple):
-    """Something to explain: how the page calls it, its name, and how the model's inputs are made of it."""
+    """Something to explain: how the page calls it, its name, how the model's inputs are made of it, and its class."""
 
     id: str
     name: str
     load: Callable[[], ModelInputs]
+    truth: Callable[[], int | None] = lambda: None
 
 
 class Items:
@@ -57,8 +58,10 @@ class Items:
         self._items: dict[str, PageItem] = {}
         self._own: list[str] = []
         self.kind = _kind(data, transform)
-        for name, get in _read(data):
-            self._add(name, get)
+        for n, (name, get) in enumerate(_read(data)):
+            item = self._add(name, get)
+            if not isinstance(data, Tensor | str | os.PathLike | Mapping) and hasattr(data, "__getitem__"):
+                self._items[item.id] = item._replace(truth=_class_of(data, n))
 
     @property
     def tokenizer(self) -> Any:
@@ -192,6 +195,10 @@ def _entry(data: Any, i: int) -> ItemSource:
         return Path(entry) if path else entry
 
     return (Path(known).name if isinstance(known, str | os.PathLike) else f"sample {i}"), get
+
+
+def _class_of(data: Any, n: int) -> Callable[[], int | None]:
+    return lambda: split_label(data[n])[1]
 
 
 def _folder(path: Path) -> list[ItemSource]:

@@ -10,6 +10,8 @@ from nrm.questions import Set
 from nrm.report import BY, REMOVED, View, read_blocks
 
 MOST_COLUMNS, MOST_CHOSEN = 12, 200
+OTHER_MODEL = "model"
+"""What a question calls the other model."""
 
 
 class GoneError(QuestionError):
@@ -32,6 +34,11 @@ def read_class(given: Any) -> int | None:
     if isinstance(given, bool) or not isinstance(given, int):
         raise QuestionError("not a class", got=repr(given)[:80], expected="an integer or nothing")
     return given
+
+
+def read_compared(given: Any) -> int | str | None:
+    """What a view is compared with: a class, or the other model."""
+    return OTHER_MODEL if given == OTHER_MODEL else read_class(given)
 
 
 def read_layers(given: Any) -> list[tuple[str, str]] | None:

@@ -116,6 +116,7 @@ def explore(
     names: Callable[[Any], Any] | None = None,
     store: Any = None,
     dataset: Any = None,
+    other: nn.Module | None = None,
     port: int | None = None,
     open: bool = True,
     block: bool = True,
@@ -135,6 +136,7 @@ def explore(
             most are shown beside it.
         dataset: the data set of the store, for the pictures of these samples, unless the store keeps them
             (``nrm.jobs.keep_crops``); a folder of images is read with ``transform``, as the job did.
+        other: another model for the same inputs, such as another checkpoint: the page compares both side by side.
         port: None takes a free one.
         open: open a browser.
         block: with False the explorer runs beside the caller, for notebooks, until its ``close()``.
@@ -155,7 +157,7 @@ def explore(
         found = store if isinstance(store, Ranking) else open_store(store)
         samples = open_dataset(dataset, transform) if isinstance(dataset, str | os.PathLike) else dataset
         references = References(found, model, samples, options, class_names(named))
-    session = Session(model, Items(data, transform, names), named, options, references)
+    session = Session(model, Items(data, transform, names), named, options, references, other)
     explorer = Explorer(session, port)
     print(f"{explorer}\n" + ("Ctrl-C ends it" if block else "explorer.close() ends it"))
     if open:

@@ -12,11 +12,14 @@ from nrm.errors import QuestionError
 from nrm.explorer.circuits import SessionCircuits, has_circuits
 from nrm.explorer.items import Items
 from nrm.explorer.notes import SessionNotes
+from nrm.explorer.overview import SessionOverview
 from nrm.explorer.reading import (
+    OTHER_MODEL,
     GoneError,
     check_nodes,
     read_chosen,
     read_class,
+    read_compared,
     read_layers,
     read_set,
     read_value,
@@ -24,7 +27,7 @@ from nrm.explorer.reading import (
 )
 from nrm.explorer.worker import PageJob, Worker
 from nrm.explorer.writing import SessionWriting
-from nrm.measure import Loop, Measure
+from nrm.measure import Loop, Measure, measure
 from nrm.plot import read_choice
 from nrm.questions import query
 from nrm.report import COLOURS, NODES, References, View, switch_off
@@ -44,9 +47,9 @@ class Session:
 
     def __init__(
         self, model: nn.Module, items: Items, labels: Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None, references: References | None = None,
+        options: Mapping[str, Any] | None = None, references: References | None = None, other: nn.Module | None = None,
     ) -> None:  # fmt: skip
-        self._model, self.items = model, items
+        self._model, self._other, self.items = model, other, items
         self._loop = Loop()
         self._labels = labels
         self._options = dict(options or {})
@@ -59,7 +62,13 @@ class Session:
         self.circuits = SessionCircuits(self.worker, self._view)
         self.writing = SessionWriting(self.worker, model, items, self._options)
         self.notes = SessionNotes(model, items, self._view)
+        self.overview = SessionOverview(self.worker, items, self._once)
         self._deep: bool | None = None  # whether outputs have several axes
+
+    @property
+    def has_other(self) -> bool:
+        """Whether there is another model to compare with."""
+        return self._other is not None
 
     @property
     def classes(self) -> list[str]:
@@ -83,7 +92,9 @@ class Session:
         """
         item = self.items[question.get("item", "")]
         refuse_old(question)
-        target, compared = (read_class(question.get(name)) for name in ("target", "compare"))
+        target, compared = read_class(question.get("target")), read_compared(question.get("compare"))
+        if compared == OTHER_MODEL and self._other is None:
+            raise QuestionError("there is no other model", hint="nrm.explore(model, data, other=checkpoint)")
         layers, nodes = read_layers(question.get("layers")), question.get("nodes", NODES)
         read_choice(nodes, None)
         if nodes > MOST_NODES:
@@ -237,6 +248,18 @@ class Session:
         self._pace = found[1]
         return found[0]
 
+    def _once(self, id: str, job: PageJob) -> Measure:
+        """The measure of an input for a glance: one that is known, or one that is not kept."""
+        found = self._measures.get((id, None))
+        if found is not None:
+            return found[0]
+        loaded = self.items[id].load()
+        options = {"labels": {**(self._labels or {}), **loaded.labels}, "progress": False, **self._options}
+        job.patient = False  # a capture is not to be interrupted by another
+        R = self._loop.measure(self._model, loaded.inputs, **options)
+        job.patient = True
+        return R if len(R) == 1 else R.sample(0)
+
     def _place(self, id: str, target: int | None) -> Any:
         """A class as a target; where outputs have several axes, it is one at the place of the prediction."""
         if target is None or self._deep is False:
@@ -246,10 +269,10 @@ class Session:
             return target
         return (*predicted[0].tolist()[:-1], target)
 
-    def _compare(self, view: View, id: str, compared: int, job: PageJob) -> dict[str, Any]:
-        """The heat map of another class beside the view's, their difference, and the relevance of the same nodes."""
+    def _compare(self, view: View, id: str, compared: int | str, job: PageJob) -> dict[str, Any]:
+        """The heat map of another class, or of another model, beside the view's: the difference, and the same nodes."""
         job.patient = False  # a capture is not to be interrupted by another
-        other = self._measure(id, compared)
+        other = self._measure(id, compared) if isinstance(compared, int) else self._measure_other(view.R, id)
         job.patient = True
         canvas = view.canvas
         maps = [R(canvas.variable)[0] for R in (view.R, other)]
@@ -261,11 +284,26 @@ class Session:
             inside = [0.0 if event is None else float(other(event)) for event in own]
             whole = 0.0 if output else 1 - float(other(shown.partition.layer.all))
             shares.append([whole if event is None else share for event, share in zip(own, inside, strict=True)])
+        names = [self._name(R) for R in (view.R, other)]
+        if compared == OTHER_MODEL:
+            names = [f"{names[0]}, this model", f"{names[1]}, the other model"]
         return {
-            "names": [self._name(R) for R in (view.R, other)], "values": [float(R.value[0]) for R in (view.R, other)],
+            "names": names, "values": [float(R.value[0]) for R in (view.R, other)],
             "heat": canvas.pack(maps[1], None),
             "difference": canvas.pack(maps[0] - maps[1], None), "shares": shares,
         }  # fmt: skip
+
+    def _measure_other(self, R: Measure, id: str) -> Measure:
+        """The measure of the same output of the same input in the other model."""
+        assert self._other is not None
+        loaded = self.items[id].load()
+        target: Any = R.target
+        if not isinstance(target, str):
+            place = target.reshape(len(target), -1)[0].tolist() if R.inner.target.shape else []
+            target = None if not place else place[0] if len(place) == 1 else tuple(place)
+        options = {"target": target, "labels": {**(self._labels or {}), **loaded.labels}, "progress": False}
+        made = measure(self._other, loaded.inputs, **{**options, **self._options})
+        return made if len(made) == 1 else made.sample(0)
 
     def _name(self, R: Measure) -> str:
         index = R.target if isinstance(R.target, str) else int(R.target.flatten()[-1])

@@ -30,6 +30,7 @@ from nrm.report.page import (
     read_asset as read_asset,
 )
 from nrm.report.regions import read_blocks as read_blocks, read_numbers as read_numbers
+from nrm.report.thumbs import Thumb as Thumb, channel_layers as channel_layers, read_thumb as read_thumb
 from nrm.report.view import EFFORT as EFFORT, NODES as NODES, View
 
 __all__ = ["CircuitReport", "CircuitView", "Report", "View", "name_node", "named_sets", "node_names"]

@@ -27,6 +27,7 @@ MODULES = (
     "panels",
     "switch",
     "export",
+    "overview",
     "names",
     "formula",
     "address",

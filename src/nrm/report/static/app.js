@@ -8,6 +8,7 @@ import { drawSwitch } from "./switch.js";
 import { faceOf, photoOf } from "./faces.js";
 import { saveAll } from "./export.js";
 import { formulaBar } from "./formula.js";
+import { overviewPanel } from "./overview.js";
 import { notesPanel } from "./names.js";
 import { circuitPanel } from "./circuitpanel.js";
 import { textPanel } from "./textpanel.js";
@@ -310,6 +311,7 @@ function failed(name, text, again) {
 
 const page = {
   receive, waiting, failed,
+  ready() { at("all").hidden = !state.server.many(); },
   moved: write,
   clear() { state.chosen = new Set(); state.selection = null; if (state.view) draw(); else write(); },
   left(compute) { state.view.left = compute; draw(); },
@@ -364,6 +366,8 @@ function begin() {
   state.notes = notesPanel(at("notes"), () => state.server, book, book.go);
   at("exports").append(el("button", { type: "button", onclick: () => { state.notes.save({ ...wordsNow()[0], ...wordsNow()[1] }); at("saving").open = false; } }, "this view with its names and notes"), state.notes.opener);
   state.panel = circuitPanel(at("circuit"), () => state.server);
+  const overview = overviewPanel(at("overview"), () => state.server, (id) => { state.server.open(id); scrollTo({ top: 0 }); }, () => state.colour);
+  at("all").addEventListener("click", overview.toggle);
   state.server = connect(words, page);
 }
 

@@ -42,7 +42,7 @@ export function notesPanel(box, server, book, goTo) {
     const [chosen] = event.target.files;
     event.target.value = "";
     if (!chosen) return;
-    try { goTo(await server().open(await chosen.text())); } catch (error) { server().complain(`${chosen.name}: ${error.message}`); }
+    try { goTo(await server().restore(await chosen.text())); } catch (error) { server().complain(`${chosen.name}: ${error.message}`); }
   } });
   return {
     opener: el("label", { class: "opener" }, "open an annotated view …", file),

@@ -77,8 +77,9 @@ export function connect(words, page) {
     // Of very many outputs only the largest are listed.
     const numbers = count <= MANY ? Array.from({ length: count }, (_, i) => i) : view.decision.alternatives.map((a) => a.index);
     for (const [id, none, chosen] of [["target", "the prediction", now.target], ["compare", "nothing", now.compare]]) {
-      const listed = chosen === null || numbers.includes(chosen) ? numbers : [...numbers, chosen];
-      at(id).replaceChildren(...options([["", none], ...listed.map((i) => [i, names(i)])], chosen ?? ""));
+      const more = id === "compare" && now.other ? [["model", "the other model"]] : [];
+      const listed = chosen === null || chosen === "model" || numbers.includes(chosen) ? numbers : [...numbers, chosen];
+      at(id).replaceChildren(...options([["", none], ...more, ...listed.map((i) => [i, names(i)])], chosen ?? ""));
     }
   }
 
@@ -140,7 +141,7 @@ export function connect(words, page) {
   }
 
   function controls(facts) {
-    const number = (event) => (event.target.value === "" ? null : Number(event.target.value));
+    const number = (event) => (event.target.value === "" ? null : event.target.value === "model" ? "model" : Number(event.target.value));
     at("controls").replaceChildren(
       el("label", {}, "input", el("select", { id: "item", onchange: (e) => goTo(e.target.value) })),
       el("label", {}, "explain", el("select", { id: "target", onchange: (e) => { now.target = number(e); page.clear(); load(); } })),
@@ -155,7 +156,7 @@ export function connect(words, page) {
     const item = found.get("item"), there = now.items.some((i) => i.id === item);
     if (item !== null && !there && now.items.length) talk.complain(`There is no input ${item.slice(0, 40)} here (any more): the first one is shown.`);
     now.item = there ? item : now.items[0]?.id ?? null;
-    [now.target, now.compare, now.old] = [number("target"), number("compare"), found.has("against")];
+    [now.target, now.compare, now.old] = [number("target"), found.get("compare") === "model" ? "model" : number("compare"), found.has("against")];
     now.nodes = Math.min(32, Math.max(1, number("nodes") ?? 8));
     try { now.layers = JSON.parse(found.get("layers")); } catch { now.layers = null; }
     if (!Array.isArray(now.layers) || now.layers.length < 2) now.layers = null;
@@ -164,9 +165,10 @@ export function connect(words, page) {
   (async () => {
     try {
       const facts = await call("api/items");
-      [now.items, now.classes] = [facts.items, facts.classes];
+      [now.items, now.classes, now.other] = [facts.items, facts.classes, facts.other];
       read(words);
       controls(facts);
+      page.ready();
       page.writes(facts.writing);
       if (now.item !== null) load();
       else talk.say("There is no input yet: add one on the left.");
@@ -191,6 +193,15 @@ export function connect(words, page) {
     select: (nodes, take) => talk.beside(() => about("api/selections", { nodes }), take),
     // The circuit of the view, and what is asked about it; returns the number of the job.
     circuit: (what, asked, take) => talk.beside(() => about(`api/circuits/${what}`, asked), take),
+    many: () => now.items.length > 1,
+    className: (index) => now.classes[index] ?? `output ${index}`,
+    open: (id) => goTo(id),
+    // What the network says of the first inputs, one after the other.
+    async overview(count, take) {
+      const { job } = await post("api/overview", { count });
+      await talk.follow(job, take);
+    },
+    flows: (one, other) => post("api/flows", { one, other }),
     others: () => now.items.filter((one) => one.id !== now.item).slice(0, 40),
     // What really happens without something.
     async remove(asked, take) {
@@ -208,7 +219,7 @@ export function connect(words, page) {
     },
     note: (note) => about("api/notes", { note }),
     // An annotated view that was saved: returns the address that it leads to.
-    async open(text) {
+    async restore(text) {
       const { address } = await call("api/saved", { method: "POST", body: text });
       return address;
     },
