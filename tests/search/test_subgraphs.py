@@ -229,7 +229,40 @@ def test_contrasts_and_single_samples_and_labels() -> None:
     assert records[0].keys() == {"sample", "rank", "nodes", "relevance", "certified"}
 
 
+class Stacked(nn.Module):
+    """A graph layer with nodes along the second axis."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        source, target = edge_index
+        wide = torch.stack([x, 2 * x])
+        summed = torch.zeros_like(wide).index_add(1, target, wide[:, source])
+        return summed.sum((0, 1))[None]
+
+
+class TwoSteps(nn.Module):
+    """A layer that sums over neighbours twice, with nothing in between to ask for."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        source, target = edge_index
+        for _ in range(2):
+            x = torch.zeros_like(x).index_add(0, target, x[source])
+        return x.sum(0, keepdim=True)
+
+
+def test_steps_inside_a_layer_count() -> None:
+    """A walk that leaves and comes back within a layer of two steps was outside."""
+    path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    R = nrm.measure(TwoSteps(), (torch.tensor([[1.0], [1.0], [1.0]]), path), rules="lrp-0")
+    (best,) = R.subgraphs(2, k=1).only
+    # Two steps between 0 and 1: 0 1 0 and 1 0 1, of the walks 010 012 101 121 210 212.
+    assert best.nodes in ((0, 1), (1, 2))
+    assert best.relevance == pytest.approx(2 / 6)
+
+
 def test_complaints() -> None:
+    stacked = nrm.measure(Stacked(), GRAPHS[0], rules="lrp-0")
+    with pytest.raises(nrm.QuestionError, match="not known to which nodes a sum belongs"):
+        stacked.subgraphs(2)
     R = nrm.measure(net("plain GIN"), GRAPHS[0], rules="lrp-0")
     with pytest.raises(nrm.QuestionError, match="not a number of nodes"):
         R.subgraphs(0)

@@ -175,6 +175,8 @@ def _summed(found: RowNodes, tape: Tape, graphs: Graphs, map: Scatter, below: No
             size = edges.shape[1]
             if any(len(targets) >= size and torch.equal(targets[:size], end) for end in (edges[1], edges[0])):
                 return _Part(torch.arange(count, device=node.device) + found.starts[one], (), arrives=True)
-    if found.rows.get(below.index) is None and count > graphs.count:
-        found.lost.append(node.index)
+    sizes = {n for n in (*graphs.nodes.values(), found.count) if n is not None}
+    pools = node.op.kind == "pool"
+    if not pools and found.rows.get(below.index) is None and (count > graphs.count or sizes & set(node.shape)):
+        found.lost.append(node.index)  # nodes may lie along another axis, as behind stacks of layers
     return NOTHING
