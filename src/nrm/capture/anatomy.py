@@ -45,6 +45,12 @@ class Anatomy:
 
 def _plain(module: nn.Module) -> Iterator[object]:
     """The attributes of a module that may hold tensors, besides its parameters and buffers."""
-    for name, value in module.__dict__.items():
+    own = module.__dict__
+    for name in own.keys() - _COMMON:
+        value = own[name]
         if type(value) not in PLAIN and name[:1] != "_" and isinstance(value, Tensor | list | tuple | dict):
             yield value
+
+
+_COMMON = frozenset(nn.Module().__dict__)
+"""Attributes that every module has."""

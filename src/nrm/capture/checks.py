@@ -81,7 +81,7 @@ def check_inputs(given: list[Tensor], anatomy: Anatomy, batch_dim: int | None) -
             )  # fmt: skip
         if t.numel() == 0:
             raise CaptureError("an input is empty", got=f"shape {tuple(t.shape)}")
-        if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+        if t.is_floating_point() and not (bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all())):
             bad = "NaN" if bool(torch.isnan(t).any()) else "inf"
             raise CaptureError(f"the input contains {bad}", got=f"{int((~torch.isfinite(t)).sum())} such entries")
     if batch_dim is not None and given[0].ndim <= batch_dim:

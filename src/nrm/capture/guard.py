@@ -27,7 +27,7 @@ _CONTAINERS = (dict, list, set)
 @contextlib.contextmanager
 def untouched(anatomy: Anatomy) -> Iterator[None]:
     """Puts back the model's attributes, its training flags, and the states of all random generators."""
-    attributes = [(module, module.__dict__.copy(), _contents(module)) for _, module in anatomy.modules]
+    attributes = [(module, module.__dict__.copy(), *_contents(module)) for _, module in anatomy.modules]
     states = _random_states()
     dtype = torch.get_default_dtype()
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -38,8 +38,8 @@ def untouched(anatomy: Anatomy) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
         torch.set_default_dtype(dtype)
         _restore_random(states)
-        for module, before, contents in attributes:
-            _restore(module, before, contents)
+        for module, before, filled, empty in attributes:
+            _restore(module, before, filled, empty)
 
 
 @contextlib.contextmanager
@@ -78,9 +78,10 @@ def plain_attention(anatomy: Anatomy) -> Iterator[list[str]]:
 
     Gives the names of the others. What a configuration said, it says again afterwards.
     """
-    found = {id(c): c for _, m in anatomy.modules if (c := getattr(m, "config", None)) is not None}
-    named = [(config, _attention_of(config)) for config in found.values()]
-    changed = [(config, name) for config, name in named if name is not None and name not in FOLLOWED]
+    named = (m for _, m in anatomy.modules if "config" in m.__dict__ or hasattr(type(m), "config"))
+    found = {id(m.config): m.config for m in named}
+    all_named = [(config, _attention_of(config)) for config in found.values()]
+    changed = [(config, name) for config, name in all_named if name is not None and name not in FOLLOWED]
     try:
         for config, _ in changed:
             setattr(config, ATTENTION, "sdpa")
@@ -118,17 +119,28 @@ def watched_modules(recorder: Recorder) -> Iterator[None]:
         yield
 
 
-def _contents(module: nn.Module) -> dict[str, Any]:
-    """Shallow copies of the containers among a module's attributes (parameters, buffers, hooks, lists of its own)."""
-    return {k: v.copy() if v else () for k, v in module.__dict__.items() if isinstance(v, _CONTAINERS)}
+def _contents(module: nn.Module) -> tuple[dict[str, Any], list[Any]]:
+    """Shallow copies of the containers among a module's attributes (parameters, hooks), and those without any."""
+    filled: dict[str, Any] = {}
+    empty: list[Any] = []
+    for name, value in module.__dict__.items():
+        if isinstance(value, _CONTAINERS):
+            if value:
+                filled[name] = value.copy()
+            else:
+                empty.append(value)
+    return filled, empty
 
 
-def _restore(module: nn.Module, before: dict[str, Any], contents: dict[str, Any]) -> None:
+def _restore(module: nn.Module, before: dict[str, Any], filled: dict[str, Any], empty: list[Any]) -> None:
     now = module.__dict__
     if not _same(now, before):
         now.clear()
         now.update(before)
-    for name, copy in contents.items():
+    for container in empty:
+        if container:
+            container.clear()
+    for name, copy in filled.items():
         container = before[name]
         if not _same(container, copy):
             container.clear()

@@ -153,7 +153,7 @@ class CallScript:
         self.opening: tuple[str, ...] = ()
         self.modules: list[tuple[str, weakref.ref[nn.Module]]] = []
         self.own: list[tuple[Tensor, int, int]] = []
-        self.watched: list[Tensor] = []
+        self.watched: list[list[Tensor]] = []
         self.contents: list[Tensor] = []
         self.embedded: list[tuple[str | None, int]] = []
         self.vocabulary: Any = None
@@ -235,8 +235,11 @@ class CallScript:
                 self.hinder(why)
         if self.hindrance is None:
             self.own = [(tensor, *_state(tensor)) for _, tensor in anatomy.tensors]
-            self.watched = [t for t, *_ in self.own if t.numel() <= WATCHED]
-            self.contents = _joined(self.watched)
+            small: dict[Any, list[Tensor]] = {}
+            for tensor in (t for t, *_ in self.own if t.numel() <= WATCHED):
+                small.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+            self.watched = list(small.values())
+            self.contents = list(map(_joined, self.watched))
 
     # ---- while another one follows ---------------------------------------------------------------------------
 
@@ -267,7 +270,7 @@ class CallScript:
         """Whether the tensors of the model are what they were, as far as ops that are used again depend on it."""
         if any(_state(tensor) != (pointer, version) for tensor, pointer, version in self.own):
             return False
-        return all(map(torch.equal, _joined(self.watched), self.contents))
+        return all(map(torch.equal, map(_joined, self.watched), self.contents))
 
     def _share(self, line: ScriptLine, nodes: Sequence[Node], dtype: torch.dtype) -> None:
         """Lets a follower have the ops of a line as they are, if they hold nothing of the pass."""
@@ -295,12 +298,11 @@ def _state(tensor: Tensor) -> tuple[int, int]:
     return place_of(tensor), -1 if tensor.is_inference() else tensor._version
 
 
-def _joined(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The contents of tensors, one after the other, by type."""
-    groups: dict[Any, list[Tensor]] = {}
-    for t in tensors:
-        groups.setdefault((t.dtype, t.device), []).append(t.detach().reshape(-1))
-    return [torch.cat(group) for group in groups.values()]
+def _joined(tensors: list[Tensor]) -> Tensor:
+    """The contents of tensors of one type, one after the other."""
+    with torch.no_grad():
+        found: Tensor = torch._utils._flatten_dense_tensors(tensors)  # type: ignore[no-untyped-call]  # one call, where there are hundreds
+        return found.clone() if len(tensors) == 1 else found
 
 
 def _leaves(spec: Spec) -> Iterator[Spec]:

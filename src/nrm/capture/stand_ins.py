@@ -89,7 +89,7 @@ def unwrap(model: Any) -> Any:
 
 def is_compiled(model: Any) -> bool:
     """Whether a module is one that ``torch.compile`` made around another one."""
-    return hasattr(model, "_orig_mod")
+    return "_orig_mod" in model._modules if isinstance(model, nn.Module) else hasattr(model, "_orig_mod")
 
 
 # ---- compiled code -----------------------------------------------------------------------------------------------
