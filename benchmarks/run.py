@@ -85,6 +85,8 @@ SLOW = (
 )  # fmt: skip
 RESNET = (
     Line("ResNet50: heat map", heat_map, 3.5),
+    Line("ResNet50: the ten largest of 1024 x 2048 channel pairs of layer3 and layer4, certified",
+         lambda R: certified(R.flows(*channels(R, "layer3", "layer4"))), 40.0),
     Line("ResNet50: 1024 x 2048 channel pairs of the outputs of layer3 and layer4",
          lambda R: R(*channels(R, "layer3", "layer4")), None),
 )  # fmt: skip

@@ -13,6 +13,7 @@ SHAPES = {
     "matrices": ((130, 90), (90, 140)),
     "rows along more axes": ((3, 50, 90), (90, 140)),
     "one matrix with a stack": ((130, 90), (3, 90, 140)),
+    "one matrix with a stack of narrow ones": ((130, 190), (3, 190, 50)),
     "two stacks": ((3, 130, 90), (3, 90, 140)),
     "a stack of one": ((130, 90), (1, 90, 140)),
     "two axes of stacks": ((2, 3, 70, 90), (2, 3, 90, 140)),

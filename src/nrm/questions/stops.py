@@ -68,6 +68,23 @@ class Stop:
         total = total & self.set_mask() if self.sets else total
         return self.frame.from_samples(total)
 
+    def group_masks(self, member: Tensor) -> Tensor:
+        """The masks of groups of blocks, ``(stack, *shape)``: ``member`` marks each sample's own, by block number."""
+        number: Tensor | None = None
+        outside: Tensor | None = None
+        for blocks in self.blocks:
+            own = blocks.numbering()
+            outside = own < 0 if outside is None else outside | (own < 0)
+            number = own if number is None else number * blocks.count + own
+        assert number is not None
+        assert outside is not None
+        number = number.masked_fill(outside, self.count)
+        number = number.expand(self.frame.batch, *number.shape[1:])
+        padded = torch.nn.functional.pad(member, (0, 1)).to(number.device)
+        flat = padded.gather(2, number.flatten(1).expand(len(member), -1, -1))
+        masks = flat.view(len(member), *number.shape)
+        return self.frame.from_samples(masks & self.set_mask() if self.sets else masks)
+
     @property
     def channels(self) -> bool:
         """Whether the blocks are channels and nothing else, which can travel together."""

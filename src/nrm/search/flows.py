@@ -19,6 +19,7 @@ from torch import Tensor
 from nrm.errors import NrmWarning
 from nrm.questions import Answerer, BlockNumbers, Layer, Meeting, Partition, Plan, Progress, Set, Stop, plan_stops
 from nrm.search.found import Certified
+from nrm.search.pairs import PairSearch
 from nrm.search.prefixes import Prefixes, UnboundedError
 from nrm.search.ranking import BestFlows, Queue, Request
 from nrm.search.sides import Side
@@ -189,6 +190,9 @@ class FlowSearch:
         """Best-first: the prefix that can reach farthest is extended, until nothing left can reach the list."""
         prefixes = self._prefixes(bounded=True)
         best, queues = self._greedy(request), {s: Queue() for s in self._samples}
+        if prefixes.are_pairs:
+            with prefixes.keeping(self._memory // 4):
+                return best, PairSearch(prefixes, request, best, self._progress).run(effort)
         for queue in queues.values():
             queue.push(math.inf, prefixes.root)
         left, width = max(1, int(effort / prefixes.cost)), 4

@@ -92,6 +92,7 @@ class Prefixes:
     def __init__(self, sides: Sequence[Side], *, memory: int, progress: Progress, bounded: bool) -> None:
         self._readers = [_Reader(side, memory, progress, bounded) for side in sides]
         self._bounded = bounded
+        self._samples = len(sides[0].samples)
         self._counts = [stop.count for stop in sides[0].stops]
         self._is_free = [bool(stop.blocks) for stop in sides[0].stops]
         free = [n for n, is_free in enumerate(self._is_free) if is_free]
@@ -108,6 +109,44 @@ class Prefixes:
             mine = {s: [p for p in prefixes if len(p) == length] for s, prefixes in batch.items()}
             for begin in range(0, max(map(len, mine.values())), self.width):
                 yield from self._extend({s: p[begin : begin + self.width] for s, p in mine.items()}, length)
+
+    # ---- pairs of two stops, from both sides -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def keeping(self, nbytes: int) -> Iterator[None]:
+        """Meanwhile changed weights are kept in so many bytes, for many sweeps through the same steps."""
+        networks = {id(n): n for reader in self._readers for n in reader.networks}.values()
+        with contextlib.ExitStack() as stack:
+            for network in networks:
+                stack.enter_context(network.factors.keeping(nbytes // len(networks)))
+            yield
+
+    @property
+    def are_pairs(self) -> bool:
+        """Whether combinations are pairs of blocks with more than one step that mixes between them."""
+        return self._is_free == [True, True] and not self._pairs
+
+    def upper_reach(self, request: Request) -> dict[int, Tensor]:
+        """Per sample, what a pair of every upper block can reach."""
+        found = self.extend({s: [self.root] for s in range(self._samples)})
+        return {s: request.bound(x.relevance[0], x.total[0]) for s, x in found if x.total is not None}
+
+    def of_lower(self, rows: Tensor) -> Tensor:
+        """The relevance of lower blocks, ``(stack, samples)``, with all upper ones: ``(stack, samples, blocks)``."""
+        return total_of(reader.of_lower(rows) for reader in self._readers)
+
+    def of_groups(self, batch: Mapping[int, Sequence[Sequence[int]]]) -> Iterator[tuple[int, Tensor]]:
+        """Per sample, bounds of all pairs of groups of upper blocks with every lower block: ``(groups, blocks)``."""
+        stack = max(map(len, batch.values()), default=0)
+        if stack == 0:
+            return
+        member = torch.zeros(stack, self._samples, self._counts[0], dtype=torch.bool)
+        for s, groups in batch.items():
+            for n, group in enumerate(groups):
+                member[n, s, list(group)] = True
+        with _known_weights():
+            total = total_of(reader.of_groups(member) for reader in self._readers)
+        yield from ((s, total[: len(groups), s]) for s, groups in batch.items())
 
     def _extend(self, batch: Mapping[int, list[Prefix]], length: int) -> Iterator[tuple[int, Extension]]:
         rows = self._rows(batch, length)
@@ -164,6 +203,11 @@ class _Reader:
         self.width = min(64, fitting(memory, (1 + bounded) * widest(network, stops) * element))
         self.cost = (1 + bounded) * route_flops(network, low, high) / network.tape.forward
 
+    @property
+    def networks(self) -> list[Network]:
+        """The network, and that of absolute entries."""
+        return [self._network] if self._absolute is None else [self._network, self._absolute]
+
     def can_contract(self, high: int) -> bool:
         """Whether one contraction gives all pairs of the blocks of a stop and the next one."""
         self._mixing = contractible(self._network, self._stops[high], self._stops[high + 1])
@@ -176,6 +220,39 @@ class _Reader:
     def total(self, rows: Tensor) -> Tensor:
         """The tables of the sums of absolute relevances."""
         return self._side.weighed(self._read(self._own(rows), False, self._absolute), absolute=True)
+
+    def of_lower(self, rows: Tensor) -> Tensor:
+        """Blocks of the lower of two stops with all blocks of the upper one."""
+        high, low = self._stops
+        own = self._own(rows[None])[0]
+        arrivals = self._answerer.arrivals_at(high)
+        lower = Pushed(self._network, low.site, low.own_masks(own).to(self._answerer.like.dtype), None)
+        table = None
+        if arrivals is not None:
+            mask = high.mask()
+            arrivals = arrivals if mask is None else arrivals.masked(mask)
+            table = high.read_parts(products_at(self._network, high.site, arrivals, lower))
+        if table is None:
+            return self._side.weighed(self._answerer.like.new_zeros(len(rows), self._side.batch, high.count))
+        return self._side.weighed(table.reshape(table.shape[0], self._side.batch, -1).expand(len(rows), -1, -1))
+
+    def of_groups(self, member: Tensor) -> Tensor:
+        """The sums of absolute relevances of groups of upper blocks with lower ones: ``(stack, samples, blocks)``."""
+        high, low = self._stops
+        own = torch.zeros(member.shape[0], self._side.batch, member.shape[2], dtype=torch.bool)
+        own[:, list(self._side.samples)] = member
+        arrivals = self._answerer.arrivals_at(high)
+        network, table = self._absolute, None
+        assert network is not None
+        if arrivals is not None:
+            marked = network.magnitudes(arrivals).each(high.group_masks(own).mul)
+            there = pull_to(network, high.site, marked, low.site)
+            if there is not None:
+                table = low.read_parts(products_at(network, low.site, there, None))
+        if table is None:
+            table = self._answerer.like.new_zeros(len(member), self._side.batch, low.count)
+        wide = table.reshape(table.shape[0], self._side.batch, -1).expand(len(member), -1, -1)
+        return self._side.weighed(wide, absolute=True)
 
     def _own(self, rows: Tensor) -> Tensor:
         """The prefixes at the places that their samples have in this side's batch."""

@@ -6,7 +6,8 @@ sums of columns are followed by a pull with the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,6 +76,7 @@ class FactorStore:
         self._tape = tape
         self.mode = mode
         self._recent: dict[tuple[Rule, Key, LinearMap, int, bool, bool], list[FactorPart]] = {}
+        self._room = 0
         self._nonnegative: dict[int, bool] = {}
 
     def parts(self, asked: Factors, map: LinearMap) -> list[FactorPart]:
@@ -83,11 +85,27 @@ class FactorStore:
         slot = (asked.rule, asked.key, map, asked.below.index, asked.is_one, asked.rows is not None)
         if slot not in self._recent:
             weight = getattr(map, "weight", None)
-            kept = 1 if isinstance(weight, Tensor) and weight.numel() > LARGE else RECENT
-            while len(self._recent) >= kept:
+            size = weight.numel() if isinstance(weight, Tensor) else 0
+            while len(self._recent) >= (1 if size > LARGE else RECENT) and self._weights + size > self._room:
                 del self._recent[next(iter(self._recent))]
             self._recent[slot] = self.form(asked, map, asked.rows)
         return self._recent[slot]
+
+    @property
+    def _weights(self) -> int:
+        """The weights that are kept, those of parts with the model's own included."""
+        found = (getattr(part.map, "weight", None) for parts in self._recent.values() for part in parts)
+        return sum(weight.numel() for weight in found if isinstance(weight, Tensor))
+
+    @contextlib.contextmanager
+    def keeping(self, nbytes: int) -> Iterator[None]:
+        """Meanwhile factors of more steps are kept, in so many bytes: for many sweeps through the same steps."""
+        before, self._room = self._room, nbytes // self._tape.dtype.itemsize
+        try:
+            yield
+        finally:
+            self._room = before
+            self.forget()
 
     def form(self, asked: Factors, map: LinearMap, rows: Tensor | None) -> list[FactorPart]:
         """The factors of a rule on a map, as parts from the unit of the input."""
