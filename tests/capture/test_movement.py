@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import nrm
@@ -325,3 +325,25 @@ def test_channels_of_a_sequence_stay_the_last_axis() -> None:
 
     R = nrm.measure(Net().eval(), torch.rand(2, 5, 4))
     assert R(R["heads"].channels).shape == (2, 2)
+
+
+@pytest.mark.parametrize("against", [False, True])
+def test_a_border_of_minus_infinity_before_a_maximum_has_no_share(against: bool) -> None:
+    """As TensorFlow's padding is written: the border is never chosen, and is no number times 0."""
+
+    class Same(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.last = nn.Conv2d(1, 2, 3), nn.Linear(18, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            padded = torch.nn.functional.pad(self.conv(x), (0, 1, 0, 1), value=float("-inf"))
+            return self.last(torch.nn.functional.max_pool2d(padded, 2, 2).flatten(1))
+
+    torch.manual_seed(0)
+    model, x = Same().double(), torch.randn(2, 1, 7, 7, dtype=torch.float64)
+    R = nrm.measure(model, x, rules="lrp-0", **({"against": x.flip(0) + 1} if against else {}))
+    check = R.check()
+    assert check.cut_error == pytest.approx(0.0, abs=1e-12)
+    assert all(check.ok)
+    assert bool(R(R["/pad"]).isfinite().all())

@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from nrm.capture import Tape
+from nrm.capture import Source, Tape
 from nrm.errors import MassError
 from nrm.operators import LinearMap, Slice
 from nrm.rules import Composite, split_products
@@ -62,6 +62,7 @@ class Network:
         self._ones: set[int] = set()
         self._ones = self._find_ones()
         self._units: dict[int, Tensor] = {}
+        self._endless = _endless(tape)
         self._twins: dict[str, Network] = {}
         self._source: Network | None = None
         """What this network is a twin of."""
@@ -201,6 +202,8 @@ class Network:
             return None
         if node.kind == PLAIN:
             value = self.tape.nodes[node.tensor].value
+            if node.tensor in self._endless:
+                value = torch.where(value.isfinite(), value, 0.0)
             return value.abs() if self.mode else value
         if index not in self._units:
             unit = self._risen(node)
@@ -396,3 +399,16 @@ class Network:
     def drain_shape(self, i: int, port: str) -> tuple[int, ...]:
         """The shape of a drain: a sink has one neuron per column, a bias or offset one per sample and channel."""
         return drain_shape(self.tape, self.tape.nodes[i], port)
+
+
+def _endless(tape: Tape) -> set[int]:
+    """The tensors with entries that are not finite, as a border of -inf before a maximum: nobody's choice.
+
+    They come from constants, and reach what reads these; infinitely much of nothing would be no number.
+    """
+    found: set[int] = set()
+    for node in tape.nodes:
+        asked = any(i in found for i in node.inputs) if node.inputs else isinstance(node.op, Source)
+        if asked and not bool(node.value.isfinite().all()):
+            found.add(node.index)
+    return found
