@@ -2,8 +2,8 @@
 
 Two judgements. Joint contributions: the correlation of the relevance of pairs of channels of two layers with what
 really happens when both are removed. Deletion: how much of the explained class's probability is lost while the most
-relevant squares of an image are removed, the mean over ``FRACTIONS``. One half of the samples is there to choose by, the
-other to report; intervals are bootstrapped over the samples of a half. Needs the real data ($NRM_DATA).
+relevant squares of an image are removed, the mean over ``FRACTIONS``. One half of the samples is there to choose by,
+the other to report; intervals are bootstrapped over the samples of a half. Needs the real data ($NRM_DATA).
 """
 
 from __future__ import annotations
