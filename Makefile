@@ -12,6 +12,8 @@
 #   make bench-edges  all direct edges of stories15M, patched one by one (needs the real data)
 #   make bench-large  memory of large language models
 #   make bench-peers  the same beside captum, zennit and zennit-crp, and SmolLM2 beside LXT, in an environment of its own
+#   make bench-presets  which preset is most faithful on trained networks (needs the real data)
+#   make census    every model type of transformers, timm, torchvision, PyG and torch.nn, measured or refused (hours; goes on)
 #   make figures   all pictures of the docs that need no browser (some need the real data), or one by one:
 #   make start     VGG16's flow picture (needs the real data)
 #   make walks     sets of walks
@@ -54,7 +56,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs package extras peers bench bench-contrast bench-edges bench-large bench-peers figures start walks montage flows \
+.PHONY: help demo test lint format docs package extras peers bench bench-contrast bench-edges bench-large bench-peers bench-presets census figures start walks montage flows \
 	gallery generated speech additive molecules contrast circuits reproductions screenshots browser smollm2 whisper fields field-pictures networks induction words clean
 
 help:
@@ -118,6 +120,13 @@ start: $(VENV)/.ready-dev
 
 walks: $(VENV)/.ready-demo
 	$(VENV)/bin/python docs/walks.py $(ARGS)
+
+bench-presets: $(VENV)/.ready-dev
+	$(VENV)/bin/python benchmarks/presets.py $(ARGS)
+
+census: $(VENV)/.ready-dev
+	$(VENV)/bin/python -m nrm.testing.census $(ARGS)
+	$(VENV)/bin/python -m nrm.testing.census --page docs/census.md
 
 gallery: $(VENV)/.ready-dev
 	$(VENV)/bin/python docs/gallery.py $(ARGS)

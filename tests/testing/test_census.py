@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import vision
 from nrm.testing.census import CensusCase, Subject, alone, cases_of, judge, run
 from nrm.testing.census.judge import nearer
+from nrm.testing.census.page import page
 from nrm.testing.census.running import read
 
 SAMPLE = [
@@ -97,6 +98,24 @@ def test_cases_that_fail_are_found_out_about_and_nothing_is_done_twice(tmp_path:
     assert made == [*(c.name for c in cases), "refused"]
     assert [row["name"] for row in read(path)] == sorted(known)
     assert json.loads(path.read_text().splitlines()[-1])["name"] == "refused"
+
+
+def test_a_page_has_totals_and_every_refusal() -> None:
+    def row(name: str, verdict: str, words: str = "", contrast: str = "answered") -> dict[str, object]:
+        return {**judge("timm", name, _stop).describe(), "verdict": verdict, "words": words,
+                "contrast_verdict": contrast, "cost": 8.0}  # fmt: skip
+
+    said = "the relevances of this measure cannot be trusted; sample 0; 97 % of the mass is in sinks, most at x; help"
+    text = page([row("a", "answered"), row("b", "answered", contrast="refused"), row("c", "refused", said, ""),
+                 row("d", "not made", "", ""), row("e", "refused", "no rule for <airy>; layer x", "")])  # fmt: skip
+    assert "| timm | 2 | 2 | 0 | 0 | 0 | 0 | 1 | 50 % | 25 % | 8 |" in text
+    assert "- 97 % of the mass is in sinks: c (timm)" in text
+    assert "- no rule for airy: e (timm)" in text
+    assert "## Wrong\n\nNone." in text
+
+
+def _stop() -> Subject:
+    raise KeyError
 
 
 def test_near_inputs_are_near() -> None:

@@ -1,4 +1,4 @@
-"""``python -m nrm.testing.census``: runs the census, or a part of it, and writes the table."""
+"""``python -m nrm.testing.census``: runs the census, or a part of it; ``--page`` writes what was found as a page."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import argparse
 import fnmatch
 from pathlib import Path
 
-from nrm.testing.census import LISTS, cases_of, run
+from nrm.files import write_text
+from nrm.testing.census import LISTS, cases_of, read, run
 from nrm.testing.census.judge import CensusRow
+from nrm.testing.census.page import page
 
 
 def main() -> None:
     """Reads the command line, runs, and says what was found."""
     given = _read()
+    if given.page is not None:
+        write_text(given.page, page(read(given.out)))
+        return
     chosen = [case for name in given.lists for case in cases_of(name) if fnmatch.fnmatch(case.name, given.only)]
     run(
         chosen[:: given.every], given.out, limit=given.limit, room=int(given.room * 2**30), told=_say,
@@ -28,6 +33,7 @@ def _read() -> argparse.Namespace:
     parser.add_argument("--again", nargs="*", default=[], help="verdicts that are found out anew, such as refused")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds per case")
     parser.add_argument("--room", type=float, default=2.0, help="gigabytes per case")
+    parser.add_argument("--page", type=Path, help="write a page of what the file of findings has, and run nothing")
     parser.add_argument("--out", type=Path, default=Path("out/census.jsonl"), help="the file of findings")
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nrm.testing.census.shrinking import IMAGE
+from nrm.testing.census.shrinking import IMAGE, PATCH
 
 TOKENS, WAVE, FRAMES = 12, 4000, 60
 """Tokens of a text, samples of a sound, frames of a spectrogram."""
@@ -21,8 +21,11 @@ Given = dict[str, Tensor]
 def candidates(model: nn.Module, generator: torch.Generator) -> Iterator[Given]:
     """Inputs that a model may take, the likeliest first."""
     takes, setting = _Signature(model), Settings(model)
+    yield from _gridded(takes, setting, generator, model.config)
     main = str(getattr(model, "main_input_name", "input_ids"))
     text = _text(takes, setting, generator)
+    if "decoder_input_ids" in takes and "input_ids" in takes and setting.number(*STARTS, otherwise=-1) < 0:
+        yield {**text, "decoder_input_ids": _words(setting, generator, 4)}
     seen = [name for name in MAKERS if name in takes and name not in text]
     for name in sorted(seen, key=lambda n: n != main):
         for made in MAKERS[name](setting, generator):
@@ -31,7 +34,34 @@ def candidates(model: nn.Module, generator: torch.Generator) -> Iterator[Given]:
                 yield {name: made}
     yield text
     if "decoder_input_ids" in takes:
-        yield {**text, "decoder_input_ids": _words(setting, generator, 4)}
+        begun = {"decoder_input_ids": _words(setting, generator, 4)}
+        yield {**text, **begun}
+        for name in seen:
+            for made in MAKERS[name](setting, generator):
+                yield {name: made, **begun}
+
+
+def _gridded(takes: _Signature, setting: Settings, generator: torch.Generator, config: Any) -> Iterator[Given]:
+    """Patches in rows, with the size of the grid that they are from; a text has a place for every square of them."""
+    grid = torch.tensor([[1, 4, 4]])
+    side = setting.number("patch_size", otherwise=PATCH)
+    size = 3 * side * side * setting.number("temporal_patch_size", otherwise=1)
+    patches = _noise(generator, 16, size)
+    for name in ("hidden_states", "pixel_values"):
+        if name in takes and "grid_thw" in takes:
+            yield {name: patches, "grid_thw": grid}
+    token = getattr(config, "image_token_id", None)
+    if "image_grid_thw" in takes and isinstance(token, int):
+        places = 16 // setting.number("spatial_merge_size", "merge_size", otherwise=2) ** 2
+        start = getattr(config, "vision_start_token_id", None)
+        words, begin = _words(setting, generator), [start] if isinstance(start, int) else []
+        ids = torch.cat([words[:, :2], torch.tensor([begin + [token] * places]), words[:, 2:]], 1)
+        given = {"input_ids": ids, "pixel_values": patches, "image_grid_thw": grid}
+        yield {**given, "mm_token_type_ids": (ids == token).long()} if "mm_token_type_ids" in takes else given
+
+
+STARTS = ("decoder_start_token_id", "forced_bos_token_id")
+"""Settings that say with which token a decoder begins."""
 
 
 class _Signature:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +14,7 @@ from nrm.extras import extra
 from nrm.testing.census.compiled import load_torchvision
 from nrm.testing.census.dummies import Given, candidates, others_like, with_places
 from nrm.testing.census.judge import enliven
+from nrm.testing.census.settling import with_sections
 from nrm.testing.census.shrinking import shrunk
 from nrm.testing.census.subject import Cases, CensusCase, NotMadeError, Subject
 
@@ -58,9 +60,9 @@ class _Maker:
         """The first head, and the smallest form, that can be made and runs."""
         said = ["no model class"]
         for name in _classes(self.kind)[:3]:
-            for narrow in (True, False):
+            for form in FORMS:
                 try:
-                    model = _made(self.kind, name, narrow)
+                    model = _made(self.kind, name, form)
                 except Exception as error:
                     said.append(f"{name}: {type(error).__name__}: {error}"[:200])
                     continue
@@ -73,11 +75,19 @@ class _Maker:
         raise NotMadeError(" | ".join(said[1:3]))
 
 
-def _made(kind: str, name: str, narrow: bool) -> nn.Module:
+FORMS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "small": shrunk,
+    "small, with sections": lambda config: with_sections(shrunk(config)),
+    "of few layers": lambda config: shrunk(config, narrow=False),
+}
+"""How configurations are made small, the smallest first."""
+
+
+def _made(kind: str, name: str, form: str) -> nn.Module:
     import transformers
 
     config_class = transformers.CONFIG_MAPPING[kind]
-    config = config_class.from_dict(shrunk(config_class().to_dict(), narrow=narrow))
+    config = config_class.from_dict(FORMS[form](config_class().to_dict()))
     known = getattr(transformers, name, None)
     if known is None:
         known = getattr(importlib.import_module(f"transformers.models.{kind}"), name)

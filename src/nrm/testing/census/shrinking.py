@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from nrm.testing.census.settling import settled
+
 WIDTH, HEADS, LAYERS, WORDS, IMAGE, PATCH, LENGTH, EXPERTS = 32, 4, 2, 100, 32, 8, 64, 4
 """What is left of widths, heads, layers, vocabularies, pixels, patches, positions and experts."""
 
@@ -58,12 +60,12 @@ class _Shrinking:
         small = {name: self._value(name, value, wide, deep, kept) for name, value in config.items()}
         if kept is not None:
             small |= {name: len(kept) for name in config if name in LAYERED and config[name] == deep}
-        return small
+        return settled(small, config) if self._narrow else small
 
     def _kept_layers(self, config: dict[str, Any], deep: int | None) -> list[int] | None:
         """The layers that are left: the first of every type."""
-        types = next((v for k, v in config.items() if k.endswith("layer_types") and isinstance(v, list)), None)
-        if deep is None or deep <= LAYERS:
+        types = next((v for k, v in config.items() if re.search("layer_types$|block_type$", k) and v), None)
+        if deep is None or deep <= LAYERS or "depths" in config:
             return None
         if types is None or len(types) != deep:
             return list(range(LAYERS))
@@ -75,6 +77,8 @@ class _Shrinking:
             return self.of(value) if not name.startswith(("id2label", "label2id")) else value
         if isinstance(value, list | tuple):
             return self._entries(name, list(value), wide, deep, kept)
+        if name in ("width_coefficient", "depth_coefficient"):
+            return value / 8
         return self._number(name, value, wide) if _is_count(value) else value
 
     def _entries(self, name: str, values: list[Any], wide: int, deep: int | None, kept: list[int] | None) -> list[Any]:
