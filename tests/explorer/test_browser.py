@@ -208,6 +208,27 @@ def test_a_notebook_frame_runs(browser: Any, report: Path, tmp_path: Path) -> No
         frame.locator("#network .node").first.wait_for()
 
 
+def test_a_notebook_shows_the_explorer_of_a_measure(browser: Any, tmp_path: Path) -> None:
+    R = nrm.measure(
+        subjects.small(), torch.cat([subjects.image(0), subjects.image(1)]), labels={"output": subjects.CLASSES},
+        rules="epsilon-plus", bias="input",
+    )  # fmt: skip
+    outer = tmp_path / "notebook.html"
+    with R.explore() as made:
+        outer.write_text(f"<!doctype html><meta charset=utf-8>{made._repr_html_()}")
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(outer.as_uri())  # another site than the explorer, as a notebook is
+        frame = page.frame_locator("iframe")
+        frame.locator(".flow").first.wait_for(timeout=PATIENCE)
+        assert frame.locator("#item option").all_inner_texts() == ["sample 0", "sample 1"]
+        frame.locator('[data-node="0:0"]').click()
+        frame.locator("#share").wait_for()
+        frame.locator("#target").select_option("2")  # measured anew, from the values of the input
+        frame.locator("#decision strong", has_text="bird").wait_for(timeout=PATIENCE)
+        context.close()
+
+
 # ---- the explorer ----------------------------------------------------------------------------------------------------
 
 

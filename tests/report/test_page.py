@@ -6,12 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from nrm.report import Report
-from nrm.report.page import ASSETS, STATIC, bundle, linked_page, read_asset
+from nrm.report.page import ASSETS, MODULES, STATIC, bundle, linked_page, read_asset
 from report import subjects
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,3 +95,14 @@ def test_the_vendored_files_are_as_pinned() -> None:
         [sys.executable, str(ROOT / "tools" / "vendor.py"), "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_names_of_modules_are_unique() -> None:
+    """Reports have all modules in one script: a name that two of them declare would stop it."""
+    declared = re.compile(r"^(?:export )?(?:async )?(?:const|let|function) (\w+|\[[^\]]*\]|\{[^}]*\})([^;]*)", re.M)
+    found = Counter[str]()
+    for name in MODULES:
+        for first, rest in declared.findall(read_asset(f"{name}.js")):
+            more = re.findall(r", ([A-Z_]+) = ", rest)  # constants that share a line
+            found.update([first, *more])
+    assert [name for name, count in found.items() if count > 1] == []

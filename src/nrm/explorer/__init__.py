@@ -4,6 +4,6 @@
 """
 
 from nrm.explorer.items import batched as batched
-from nrm.explorer.serve import Explorer, explore
+from nrm.explorer.serve import Explorer, explore, explore_measure as explore_measure
 
 __all__ = ["Explorer", "explore"]

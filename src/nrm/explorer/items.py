@@ -123,6 +123,16 @@ class Items:
             del self._items[self._own.pop(0)]
         return item
 
+    def name(self, name: str) -> str:
+        """An input that is known by its name only: its measure is there, and another one cannot be made."""
+
+        def refuse() -> Any:
+            raise QuestionError(
+                "this measure has no inputs to measure again", got=name, hint="nrm.explore(model, data) has all classes"
+            )
+
+        return self._add(name, refuse).id
+
     def __getitem__(self, id: str) -> PageItem:
         try:
             return self._items[id]

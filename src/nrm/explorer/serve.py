@@ -22,10 +22,12 @@ from nrm.explorer.items import Items
 from nrm.explorer.session import Session, class_names
 from nrm.extras import extra
 from nrm.jobs import Ranking, open_dataset, open_store
-from nrm.measure import read_options
+from nrm.measure import Measure, read_options
 from nrm.report import References
 
 HOST = "127.0.0.1"
+HEIGHT = 980
+"""The height of the page in a notebook."""
 DOOR = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={url}"><title>nrm</title></head>
 <body><a href="{url}">the explorer</a></body></html>
@@ -34,21 +36,24 @@ DOOR = """<!doctype html>
 
 
 class Explorer:
-    """A running explorer: ``url`` is its address with the token, ``open()`` shows it, ``close()`` ends it."""
+    """A running explorer: ``url`` is its address with the token, ``open()`` shows it, ``close()`` ends it.
 
-    def __init__(self, session: Session, port: int | None) -> None:
+    One that does not block is shown by notebooks, in a frame.
+    """
+
+    def __init__(self, session: Session, port: int | None, inline: bool = False) -> None:
         with extra("web", "nrm.explore"):
             import uvicorn
 
             room = importlib.import_module("nrm.explorer.app")  # it needs the same extra
-        self._session = session
+        self._session, self._inline = session, inline
         self._door: tempfile.TemporaryDirectory[str] | None = None
         self._socket = _listen(port)
         token = secrets.token_urlsafe(24)
         place = f"{HOST}:{self._socket.getsockname()[1]}"
         hosts = frozenset({place, f"localhost:{self._socket.getsockname()[1]}"})
         self.url = f"http://{place}/?token={token}"
-        app = room.make_app(session, token, hosts)
+        app = room.make_app(session, token, hosts, inline)
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         serve = self._server.run
         self._thread = threading.Thread(target=lambda: serve(sockets=[self._socket]), name="nrm-server", daemon=True)
@@ -89,6 +94,11 @@ class Explorer:
 
     def __repr__(self) -> str:
         return f"explorer at {self.url}"
+
+    def _repr_html_(self) -> str:
+        if not self._inline or not self._thread.is_alive():
+            return f"<code>{html.escape(repr(self))}</code>"
+        return f'<iframe src="{html.escape(self.url)}" width="100%" height="{HEIGHT}" style="border:0"></iframe>'
 
 
 def _listen(port: int | None) -> socket.socket:
@@ -158,10 +168,28 @@ def explore(
         samples = open_dataset(dataset, transform) if isinstance(dataset, str | os.PathLike) else dataset
         references = References(found, model, samples, options, class_names(named))
     session = Session(model, Items(data, transform, names), named, options, references, other)
-    explorer = Explorer(session, port)
+    explorer = Explorer(session, port, inline=not block)
     print(f"{explorer}\n" + ("Ctrl-C ends it" if block else "explorer.close() ends it"))
     if open:
         explorer.open()
     if block:
         explorer.wait()
+    return explorer
+
+
+def explore_measure(R: Measure, *, port: int | None = None, open: bool = False) -> Explorer:
+    """Serves the samples of a measure, beside the caller; see :meth:`nrm.Measure.explore`."""
+    network, labels = R.inner.network, {name: list(names) for name, names in R.labels.items() if name != R.input.name}
+    options: dict[str, Any] = {
+        "rules": network.composite, "zero": network.zero, "normalize": network.normalize, "dtype": network.tape.dtype,
+    }  # fmt: skip
+    if network.tape.runs is None:
+        options["bias"] = network.bias
+    values = R.values(R.input) if network.tape.runs is None and len(network.tape.inputs) == 1 else None
+    session = Session(R.inner.origin.model, Items(values), labels, options)
+    for i in range(len(R)):
+        session.know(i, R if len(R) == 1 else R.sample(i))
+    explorer = Explorer(session, port, inline=True)
+    if open:
+        explorer.open()
     return explorer

@@ -577,6 +577,15 @@ class Measure:
             made.save(path)
         return made
 
+    def explore(self, **options: Any) -> Any:
+        """The samples of this measure on a page that answers clicks; a notebook shows it inline.
+
+        It is served on this machine beside the caller, until ``close()`` of what is returned; ``open=True`` opens a
+        browser, ``port=`` chooses the port. A measure keeps no inputs that are not numbers: for other classes and other
+        texts, ``nrm.explore(model, data)``. Needs the extra ``web``.
+        """
+        return importlib.import_module("nrm.explorer").explore_measure(self, **options)
+
     # ---- resources -------------------------------------------------------------------------------------------
 
     @property

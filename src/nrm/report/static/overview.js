@@ -2,7 +2,7 @@
 import { drawThumb } from "./heat.js";
 import { el, percent, readMap, svg } from "./numbers.js";
 
-const MOST = 1000, FIRST = 60, SIDE = 620, HIGH = 380, DOT = 30;
+const MOST_INPUTS = 1000, FIRST_INPUTS = 60, PLANE = 620, PLANE_HIGH = 380, DOT = 30;
 const SORTS = { "as they come": (a, b) => a.n - b.n, "surest first": (a, b) => b.probability - a.probability, "least sure first": (a, b) => a.probability - b.probability,
   "by prediction": (a, b) => String(a.says).localeCompare(String(b.says)) || a.n - b.n, "by name": (a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }) };
 
@@ -11,7 +11,7 @@ export function overviewPanel(box, server, open, colour) {
   const here = { rows: [], plane: null, shown: "grid", chosen: new Set(), turn: 0, thumbs: new Map() };
   const field = (tag, id, label, attributes, ...inside) => el(tag, { id, "aria-label": label, ...attributes }, ...inside);
   const option = (text, value = text) => el("option", { value }, text);
-  const count = field("input", "overview-count", "how many inputs", { type: "number", min: 1, max: MOST, value: FIRST });
+  const count = field("input", "overview-count", "how many inputs", { type: "number", min: 1, max: MOST_INPUTS, value: FIRST_INPUTS });
   const word = field("input", "overview-search", "search", { type: "search", placeholder: "search names", maxlength: 80, oninput: () => draw() });
   const filter = field("select", "overview-filter", "which inputs", { onchange: () => draw() });
   const sort = field("select", "overview-sort", "in which order", { onchange: () => draw() }, ...Object.keys(SORTS).map((text) => option(text)));
@@ -31,7 +31,7 @@ export function overviewPanel(box, server, open, colour) {
     here.plane = null;
     says.textContent = "looking …";
     try {
-      await server().overview(Math.min(MOST, Math.max(1, Number(count.value) || FIRST)), (part) => {
+      await server().overview(Math.min(MOST_INPUTS, Math.max(1, Number(count.value) || FIRST_INPUTS)), (part) => {
         if (turn !== here.turn) return;
         if (part.row) here.rows.push({ ...part.row, n: here.rows.length });
         if (part.plane) here.plane = part.plane;
@@ -75,9 +75,9 @@ export function overviewPanel(box, server, open, colour) {
 
   function plane(rows) {
     if (!here.plane?.places) return el("p", { class: "muted" }, here.plane?.note ?? "The plane is drawn when all of them were looked at.");
-    const picture = svg("svg", { viewBox: `0 0 ${SIDE} ${HIGH}`, class: "plane", role: "group", "aria-label": "inputs by how their decisions flow" });
+    const picture = svg("svg", { viewBox: `0 0 ${PLANE} ${PLANE_HIGH}`, class: "plane", role: "group", "aria-label": "inputs by how their decisions flow" });
     for (const row of rows.filter((r) => here.plane.places[r.id])) {
-      const [x, y] = here.plane.places[row.id], at = [18 + x * (SIDE - 36), 18 + y * (HIGH - 36)], k = here.plane.clusters[row.id];
+      const [x, y] = here.plane.places[row.id], at = [18 + x * (PLANE - 36), 18 + y * (PLANE_HIGH - 36)], k = here.plane.clusters[row.id];
       const group = svg("g", { class: `dot cluster${k}`, tabindex: 0, role: "button", "aria-label": `open ${row.name}: ${row.says}` });
       group.dataset.dot = row.id;
       const canvas = thumb(row);
