@@ -19,6 +19,7 @@ def estimate(
     ``question`` is a function of the measure, or what ``R(...)`` takes; without one it is the heat map.
     ``against=True`` is a contrast with a reference of the same shape; all other options are those of ``nrm.measure``.
 
+    >>> from torch import nn
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 30 * 30, 10))
     >>> found = estimate(model, (1, 3, 32, 32))
     >>> found.weights, found.fits
