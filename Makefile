@@ -10,7 +10,7 @@
 #   make bench     the benchmark tables, network by network too, and how cost grows
 #   make bench-contrast  what a contrast of SmolLM2 costs
 #   make bench-edges  all direct edges of stories15M, patched one by one (needs the real data)
-#   make bench-large  memory of large language models
+#   make bench-large  memory of large language models, measured and estimated
 #   make bench-peers  the same beside captum, zennit and zennit-crp, and SmolLM2 beside LXT, in an environment of its own
 #   make bench-presets  which preset is most faithful on trained networks (needs the real data)
 #   make census    every model type of transformers, timm, torchvision, PyG and torch.nn, measured or refused (hours; goes on)
@@ -104,6 +104,9 @@ bench-edges: $(VENV)/.ready-dev
 bench-large: $(VENV)/.ready-dev
 	$(VENV)/bin/python benchmarks/large.py smollm2 --tokens 128 256 512 1024 2048
 	$(VENV)/bin/python benchmarks/large.py backward --tokens 128 256 512 1024 2048
+	$(VENV)/bin/python benchmarks/large.py contrast --tokens 128 256 512 1024 --memory "64 MiB"
+	$(VENV)/bin/python benchmarks/large.py stories --tokens 64 256 --memory "64 MiB" --returned
+	$(VENV)/bin/python benchmarks/large.py smollm2 --tokens 128 512 1024 --memory "64 MiB" --returned
 	$(VENV)/bin/python benchmarks/large.py llama --size 1b $(ARGS)
 
 bench-peers: $(PEERS)/.ready $(LXT)/.ready

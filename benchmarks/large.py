@@ -1,7 +1,10 @@
 """Memory of large language models: what a token heat map takes beyond the weights, each line in a process of its own.
 
-``smollm2`` has the trained model in float32 at several lengths, beside a forward and backward pass to its embeddings.
-``llama`` has Llama configurations with random weights in bfloat16; "8b" is that of Llama-3-8B and wants 22 GB.
+``smollm2`` and ``stories`` are trained models in float32 at several lengths, ``contrast`` is the first one against a
+text with another token, and ``backward`` a forward and backward pass to its embeddings. Beside what was measured
+stands what ``nrm.estimate`` says of tensors; with ``--returned`` the allocator gives memory back at once, so that
+nothing else is left. ``llama`` has Llama configurations with random weights in bfloat16; "8b" is that of Llama-3-8B
+and wants 22 GB.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ import nrm
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("NRM_DATA") or ROOT.parent / "shared" / "data")
+RETURNED = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+"""By these in the environment, tensors of glibc's allocator are given back as soon as they are dropped."""
 SIZES: dict[str, dict[str, int]] = {
     "1b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
            "num_key_value_heads": 8, "vocab_size": 128256},
@@ -36,6 +41,13 @@ def smollm2() -> nn.Module | None:
     from real.smollm2 import FOLDER, load_smollm2
 
     return load_smollm2(DATA / FOLDER)[0] if (DATA / FOLDER).exists() else None
+
+
+def stories() -> nn.Module:
+    """A small trained model of children's stories."""
+    from real.stories import load_stories
+
+    return load_stories(DATA / "stories15M")
 
 
 def llama(size: str) -> nn.Module:
@@ -83,7 +95,7 @@ def line(kind: str, size: str, tokens: int, memory: str) -> None:
     """One line of the table, measured in this process."""
     torch.set_num_threads(1)
     sys.path.insert(0, str(ROOT / "tests"))
-    model = smollm2() if kind != "llama" else llama(size)
+    model = llama(size) if kind == "llama" else stories() if kind == "stories" else smollm2()
     assert model is not None
     weights = sum(p.numel() for p in model.parameters())
     ids = torch.randint(5, 1000, (1, tokens), generator=torch.Generator().manual_seed(0))
@@ -100,19 +112,26 @@ def line(kind: str, size: str, tokens: int, memory: str) -> None:
         R = nrm.measure(model, ids, memory=memory, against=other)
         mass = float(R(R.input.positions).sum())
     seconds, peak = time.process_time() - begin, resident(peak=True)
+    estimated = "" if kind == "backward" else f"{estimate(model, ids, memory, kind) / 1e9:.3f}"
     print(
-        f"| {kind} {size} | {tokens} | {weights / 1e9:.2f} | {peak / 1e9:.2f} | {(peak - before) / 1e9:.2f} "
-        f"| {(peak - before) / weights:.2f} | {seconds:.1f} | {mass:.5f} |"
+        f"| {kind} {size} | {tokens} | {weights / 1e9:.2f} | {peak / 1e9:.2f} | {(peak - before) / 1e9:.3f} "
+        f"| {estimated} | {(peak - before) / weights:.2f} | {seconds:.1f} | {mass:.5f} |"
     )
+
+
+def estimate(model: nn.Module, ids: Tensor, memory: str, kind: str) -> int:
+    """The peak beyond the weights, as it is known from shapes."""
+    return nrm.estimate(model, ids, memory=memory, against=True if kind == "contrast" else None).peak
 
 
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("kind", choices=("smollm2", "backward", "contrast", "llama"))
+    parser.add_argument("kind", choices=("smollm2", "stories", "backward", "contrast", "llama"))
     parser.add_argument("--size", default="", choices=("", *SIZES))
     parser.add_argument("--tokens", type=int, nargs="+", default=[16])
     parser.add_argument("--memory", default="auto", help="as nrm.measure takes it")
+    parser.add_argument("--returned", action="store_true", help="let the allocator give memory back at once")
     parser.add_argument("--line", action="store_true", help="measure in this process, without the head of the table")
     options = parser.parse_args()
     if options.line:
@@ -120,7 +139,7 @@ def main() -> None:
         return
     print(
         "| model | tokens | parameters (1e9) | peak of the process, GB | beyond the weights, GB "
-        "| bytes per parameter | processor seconds | mass |\n|---|---|---|---|---|---|---|---|",
+        "| estimated, GB | bytes per parameter | processor seconds | mass |\n|---|---|---|---|---|---|---|---|---|",
         flush=True,
     )
     size = ["--size", options.size] if options.size else []
@@ -136,7 +155,7 @@ def main() -> None:
             options.memory,
             "--line",
         ]
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=True, env=dict(os.environ, **(RETURNED if options.returned else {})))
 
 
 if __name__ == "__main__":

@@ -43,8 +43,9 @@ Make = Callable[..., Measure]
 class Estimate:
     """What a measure and one question would take; bytes are those of tensors, beyond the weights.
 
-    What the allocator leaves between tensors, and Python's own objects, come on top: up to a third for long texts with
-    the allocator of Linux, a few percent if ``MALLOC_MMAP_THRESHOLD_=131072`` is in the environment.
+    What the allocator leaves between tensors, and Python's own objects, come on top: up to a third, or what ``nrm``
+    lets it keep for the next pass, on Linux; a few percent if ``MALLOC_MMAP_THRESHOLD_=131072`` is in the
+    environment.
     """
 
     what: str
@@ -137,9 +138,10 @@ class Sketch:
                 capture, R = self._peak(lambda: self.make(self.model, inputs, **options), begin)
                 asked, answer = self._peak(functools.partial(self._ask, R), begin)
                 held = shapes.now - begin
-        except Unknown as error:
+        except (*Unknown, RuntimeError) as error:  # torch has no shapes for some of its kernels
             raise QuestionError(
-                "what this takes depends on numbers, which an estimate does not have", got=str(error).splitlines()[0],
+                "what this takes depends on numbers, which an estimate does not have",
+                got=f"{type(error).__name__}: {str(error).splitlines()[0]}"[:200],
                 expected="a model whose shapes follow from those of its inputs",
                 hint="a measure of a small input: R.nbytes, and R.plan(...) for questions",
             ) from error  # fmt: skip

@@ -73,8 +73,9 @@ def read_target(
         weights = torch.zeros_like(flat).scatter_(1, index[:, None], 1.0)
         allowed = weights != 0
         value = flat.gather(1, index[:, None])[:, 0]
-    total = _positive(weights) if runs is None else _present(weights)
-    start = frame.from_samples((weights / total).reshape(1, batch, *shape))
+    if index is None:
+        weights = weights / (_positive(weights) if runs is None else _present(weights))
+    start = frame.from_samples(weights.reshape(1, batch, *shape))
     spread = None if index is not None else target
     both = None if runs is None else (_summed(runs[0], allowed, frame), _summed(runs[1], allowed, frame))
     return Target(start, index, value, spread, prediction, allowed.reshape(batch, *shape), both)

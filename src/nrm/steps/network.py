@@ -374,8 +374,9 @@ class Network:
             return Arrivals({top: relevance})
         if density is not None:
             return Arrivals({top: density})
-        live = (relevance != 0) & (unit != 0)
-        return Arrivals({top: torch.where(live, relevance / torch.where(live, unit, torch.ones_like(unit)), 0.0)})
+        # One tensor of that size, where a language model has a number for every token of its vocabulary at every place.
+        found = unit.masked_fill(unit == 0, torch.inf)[None]
+        return Arrivals({top: torch.div(relevance, found, out=found if relevance.shape == found.shape else None)})
 
     def magnitudes(self, arrivals: Arrivals) -> Arrivals:
         """Densities whose relevance is the absolute value of what has arrived, for :meth:`absolute`'s network."""
