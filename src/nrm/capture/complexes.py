@@ -219,7 +219,7 @@ class Fourier:
         given = torch.view_as_complex(x.contiguous()) if self.of_pairs else x
         found: Tensor = self._func(given, *self._args, **self._kwargs)
         self.gives_complex = found.is_complex()
-        return torch.view_as_real(found) if self.gives_complex else found
+        return torch.view_as_real(found.resolve_conj()) if self.gives_complex else found
 
     def kept(self, name: str, ndim: int) -> tuple[int, ...]:
         """The axes of its input along which it works independently."""
