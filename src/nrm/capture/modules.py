@@ -62,9 +62,7 @@ class Modules:
             if self._inside:
                 return
             self._record(r, module, args, kwargs, output)
-        with torch._C.DisableTorchFunction():
-            floats = [t for t in tensors_in(output) if t.is_floating_point() and t.numel()]
-            known = r.indices(floats)
+        floats, known = self._floats(r, output)
         path, begin, given = self._running.pop()
         self.path = self._running[-1][0]
         if self._paths.get(id(module)) is None:
@@ -81,6 +79,16 @@ class Modules:
             _name(r, path, begin, given, known)
             with torch._C.DisableTorchFunction():
                 r.blocks.leave(r, path, begin)
+
+    @staticmethod
+    def _floats(r: Recorder, output: Any) -> tuple[list[Tensor], list[int]]:
+        """The float tensors in what a module gave, and the nodes among them."""
+        found = r.live.get(id(output))
+        if found is not None and r.nodes[found[1]].shape.numel():  # as of most modules
+            return [found[0]], [found[1]]
+        with torch._C.DisableTorchFunction():  # these looks are not calls of the model
+            floats = [t for t in tensors_in(output) if t.is_floating_point() and t.numel()]
+            return floats, r.indices(floats)
 
     def _record(self, r: Recorder, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """One call of a module that is read as a whole; None for its output says that it failed."""

@@ -207,6 +207,9 @@ class Recorder(TorchFunctionMode):
 
     def _place(self, node: Node, parents: list[Node]) -> None:
         """Says where samples, channels and attention heads lie in a new node; of calls that are alike, once."""
+        if _stays(node, parents):
+            node.sample, node.channel, node.heads = parents[0].sample, parents[0].channel, parents[0].heads
+            return
         given = [(p.sample, p.channel, p.heads) for p in parents if p.sample is not None]
         call = (node.op, node.shape, *given) if len(given) == len(parents) and node.op.kind != "matmul" else None
         if call in self._placed:
@@ -585,6 +588,14 @@ def _is_plain(func: Any) -> bool:
         return False
     writes_ = is_in_place(func) or place_of_inplace(func) is not None
     return not writes_ and not mutation.is_list_op(func) and not mutation.is_op(func)
+
+
+def _stays(node: Node, parents: list[Node]) -> bool:
+    """Whether every entry of one tensor stays where it is, as of most ops: so do samples, channels and heads."""
+    if len(parents) != 1 or node.shape != parents[0].shape or not node.op.is_one_to_one(0):
+        return False
+    below, maps = parents[0], node.op.maps(1)
+    return maps is not None and maps[0] is None and below.sample is not None and below.channel is not None
 
 
 def _moves(op: Op) -> bool:

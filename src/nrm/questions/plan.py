@@ -170,7 +170,7 @@ def plan_stops(
     """
     ordered = downward(stops)
     counts = {stop: stop.count for stop in ordered}
-    if base is not None:
+    if base is not None and len(ordered) > 1:  # nothing is carried for a single one
         counts[ordered[0]] = len(live_blocks(network, base, ordered[0], ordered[0].site))
     meetings = [Meeting(ordered, k) for k in range(len(ordered))]
     for k in range(len(ordered) - 1):

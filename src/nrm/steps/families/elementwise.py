@@ -77,12 +77,13 @@ def secant(network: Network, node: Node) -> Tensor:
     rise = y - op.offset if op.offset != 0 else y
     if network.is_one(node.inputs[0]):
         return rise
-    if op.offset == 0 and (not z.numel() or float(z.abs().amin()) > 0):
-        return rise / z
+    if op.offset == 0:
+        slope = rise / z
+        if not bool(slope.sum().isnan()):  # nowhere is it 0 / 0
+            return slope
+        return torch.where(z == 0, _derivative(op, z.new_zeros(())).expand_as(z), slope)
     zero = z == 0
     slope = rise / torch.where(zero, torch.ones_like(z), z)
-    if op.offset == 0:
-        return torch.where(zero, _derivative(op, z.new_zeros(())).expand_as(z), slope)
     near = z.abs() <= torch.finfo(z.dtype).eps ** (1 / 3)  # the difference has lost its digits there, the slope has not
     if op.function is None or not bool(near.any()):
         return torch.where(zero, torch.zeros_like(slope), slope)
