@@ -81,12 +81,26 @@ def _of_the_machine() -> int | None:
 
 def _of_the_container() -> int | None:
     """What a control group of Linux leaves; files that it has cached can be given back."""
-    for limit, used, stat in GROUPS:
-        first, now, cached = _lines(limit), _lines(used), _lines(stat)
-        if first and now and first[0].isdigit():
-            given = next((int(line.split()[1]) for line in cached if INACTIVE.match(line)), 0)
-            return max(0, int(first[0]) - int(now[0]) + given)
+    group = _group()
+    if group is None:
+        return None
+    limit, now, cached = (_lines(path) for path in group)
+    given = next((int(line.split()[1]) for line in cached if INACTIVE.match(line)), 0)
+    return max(0, int(limit[0]) - int(now[0]) + given) if limit and limit[0].isdigit() and now else None
+
+
+@functools.cache
+def _group() -> tuple[str, ...] | None:
+    """The files of this process's control group, if it has a limit."""
+    for group in GROUPS:
+        limit = _lines(group[0])
+        if limit and limit[0].isdigit() and int(limit[0]) < NO_LIMIT:
+            return group
     return None
+
+
+NO_LIMIT = 2**60
+"""Groups without a limit have one that is larger."""
 
 
 GROUPS = [tuple(f"/sys/fs/cgroup/{name}" for name in names) for names in (

@@ -214,7 +214,8 @@ def refuse_unfit(make: Make, model: Any, inputs: Any, options: dict[str, Any]) -
     """Refuses to measure what would not fit into memory, before it is computed; what is small is not looked at."""
     own = list(model.parameters()) if isinstance(model, nn.Module) else []
     plain = all(type(p) is nn.Parameter and p.device.type == "cpu" for p in own)
-    if not own or not plain or _at_most(own, tensors_in(inputs)) * SHARE < available():
+    most = _at_most(own, tensors_in(inputs)) * SHARE
+    if not own or not plain or most < TIGHT or most < available():
         return
     try:
         sketch = Sketch(make, model, inputs, None, None, {**options, "progress": False})
