@@ -128,6 +128,7 @@ def test_bad_questions_about_circuits_are_refused(client: Any) -> None:
         ("circuits/patch", {"circuit": "none", "step": 0}, "not there any more"),
         ("circuits/attention", {"circuit": job, "node": "embed"}, "no head of this circuit"),
         ("names", {"circuit": job, "node": "nobody", "name": "x"}, "no node of this circuit"),
+        ("attention", {"view": view, "layer": 3}, "not a layer"),
         ("names", {"circuit": job, "node": part["circuit"]["nodes"][0]["name"], "name": "x" * 99}, "not a name"),
         ("names", {"circuit": job, "node": part["circuit"]["nodes"][0]["name"], "name": 3}, "not a name"),
     ]:
@@ -158,6 +159,16 @@ def test_the_page_finds_measures_and_names(home: Path) -> None:
     with launched() as browser, explorer, opened(browser, explorer.url) as page:
         page.wait_for_selector("#circuit:not([hidden])")
         page.wait_for_selector(".verdict", state="attached")
+        page.locator("#attention-open summary").click()
+        page.wait_for_selector("#attention-pairs li")
+        R = nrm.measure(reader(), TEXTS[:1], against=REFERENCE)
+        layer = page.locator("#attention-layer").input_value()
+        edges = R(R[layer].edges)[0]
+        assert page.locator("#attention .heads button").count() == len(edges)
+        page.locator('[data-head="1"]').click()
+        share = page.locator('[data-head="1"] b').inner_text()
+        assert float(share.split()[0].replace("\u2212", "-")) == pytest.approx(100 * float(edges[1].sum()), abs=0.06)
+        assert "reads" in page.locator("#attention-pairs li").first.inner_text()
         page.locator("#circuit-mass").fill("0.8")
         page.locator("#circuit-along").check()
         page.locator("#circuit-find").click()

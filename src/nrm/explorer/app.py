@@ -89,6 +89,9 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
         keep = session.circuits.name if "circuit" in question else session.notes.name
         return JSONResponse(await run_in_threadpool(keep, question))
 
+    async def attention(request: Request) -> Response:
+        return JSONResponse({"job": session.attention(await _question(request)).id})
+
     async def overview(request: Request) -> Response:
         return JSONResponse({"job": session.overview.look(await _question(request)).id})
 
@@ -124,7 +127,7 @@ def make_app(session: Session, token: str, hosts: frozenset[str], inline: bool =
     asks = {
         "items": upload, "texts": write, "views": view, "selections": selection, "removals": removal,
         "formulas": formula, "circuits/{what}": circuit, "names": name,
-        "generated": generated, "overview": overview, "flows": flows,
+        "generated": generated, "overview": overview, "flows": flows, "attention": attention,
         "notes": note, "saved": saved, "jobs/{id}/cancel": cancel,
     }  # fmt: skip
     routes = [

@@ -30,7 +30,7 @@ from nrm.explorer.writing import SessionWriting
 from nrm.measure import Loop, Measure, measure
 from nrm.plot import read_choice
 from nrm.questions import query
-from nrm.report import COLOURS, NODES, References, View, switch_off
+from nrm.report import COLOURS, NODES, References, View, attention_layers, attention_maps, switch_off
 
 LONG = 10.0
 """Seconds above which the page asks before it computes."""
@@ -118,7 +118,7 @@ class Session:
             job.patient = True
             job.tell("the nodes of the layers")
             known = self.notes.annotate(item.id, view)
-            job.add(view.layout() | known)
+            job.add(view.layout() | known | {"attention": attention_layers(R)})
             if best := view.best():
                 job.add(best)
             seconds = self._price(job, view.cost()["passes"], agreed)
@@ -170,6 +170,18 @@ class Session:
             found = view.examples(chosen)
             if found is not None:
                 job.add({"examples": found})
+
+        return self.worker.submit(work)
+
+    def attention(self, question: Mapping[str, Any]) -> PageJob:
+        """What every head of a layer carries from token to token."""
+        view, layer = self._view(question), question.get("layer")
+        if not isinstance(layer, str):
+            raise QuestionError("not a layer", got=repr(layer)[:80], expected="the name of a layer with attention")
+
+        def work(job: PageJob) -> None:
+            job.tell("from token to token")
+            job.add({"heads": attention_maps(view.R, layer)})
 
         return self.worker.submit(work)
 

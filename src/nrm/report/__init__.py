@@ -4,6 +4,7 @@
 ``C.report("circuit.html", R)``.
 """
 
+from nrm.report.attention import attention_layers as attention_layers, attention_maps as attention_maps
 from nrm.report.circuits import CircuitReport, CircuitView, circuit_report as circuit_report
 from nrm.report.columns import BY as BY, Pick as Pick, read_partitions as read_partitions
 from nrm.report.decision import REMOVED as REMOVED, switch_off as switch_off

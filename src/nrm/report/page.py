@@ -28,6 +28,7 @@ MODULES = (
     "switch",
     "export",
     "overview",
+    "attention",
     "names",
     "formula",
     "address",

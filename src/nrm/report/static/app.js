@@ -8,6 +8,7 @@ import { drawSwitch } from "./switch.js";
 import { faceOf, photoOf } from "./faces.js";
 import { saveAll } from "./export.js";
 import { formulaBar } from "./formula.js";
+import { attentionPanel } from "./attention.js";
 import { overviewPanel } from "./overview.js";
 import { notesPanel } from "./names.js";
 import { circuitPanel } from "./circuitpanel.js";
@@ -274,6 +275,7 @@ function receive(part, begins) {
     state.view.tables[part.table.at] = part.table.rows;
     state.view.order = part.order;
   } else if (!part.maps || part.columns) Object.assign(state.view, part);
+  if (part.attention && state.attention) state.attention.arrived(state.view);
   if (part.named && state.server) { state.bar.named(part.named); state.notes.arrived(state.view); }
   for (const one of part.maps ?? []) state.known.set(key(one.nodes), one);
   if (begins && !part.columns) state.selection = null;
@@ -365,6 +367,7 @@ function begin() {
   state.bar = formulaBar(at("formula"), at("picture"), words, now, ask);
   state.notes = notesPanel(at("notes"), () => state.server, book, book.go);
   at("exports").append(el("button", { type: "button", onclick: () => { state.notes.save({ ...wordsNow()[0], ...wordsNow()[1] }); at("saving").open = false; } }, "this view with its names and notes"), state.notes.opener);
+  state.attention = attentionPanel(at("attention"), () => state.server, () => state.colour);
   state.panel = circuitPanel(at("circuit"), () => state.server);
   const overview = overviewPanel(at("overview"), () => state.server, (id) => { state.server.open(id); scrollTo({ top: 0 }); }, () => state.colour);
   at("all").addEventListener("click", overview.toggle);

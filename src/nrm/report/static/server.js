@@ -201,6 +201,7 @@ export function connect(words, page) {
       const { job } = await post("api/overview", { count });
       await talk.follow(job, take);
     },
+    attention: (layer, take) => talk.beside(() => about("api/attention", { layer }), take),
     flows: (one, other) => post("api/flows", { one, other }),
     others: () => now.items.filter((one) => one.id !== now.item).slice(0, 40),
     // What really happens without something.
