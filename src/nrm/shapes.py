@@ -57,7 +57,14 @@ def address_of(tensor: Tensor) -> int:
 
 
 def place_of(tensor: Tensor) -> int:
-    """Where the first entry of a tensor lies."""
+    """Where the first entry of a tensor lies; 0 for one that has neither memory nor a shape of :class:`Shapes`.
+
+    >>> x = torch.ones(4)
+    >>> place_of(x[2:]) - place_of(x), place_of(torch.empty(2, device="meta"))
+    (8, 0)
+    """
+    if not is_shape(tensor):
+        return tensor.data_ptr()
     return address_of(tensor) + int(tensor.storage_offset()) * tensor.element_size()
 
 

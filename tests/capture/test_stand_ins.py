@@ -160,6 +160,16 @@ def test_a_model_that_is_partly_offloaded(tmp_path: Path) -> None:
     torch.testing.assert_close(R(R["blocks.1"]), wanted(wanted["blocks.1"]), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("disk", [True, False])
+def test_a_contrast_reads_offloaded_weights_once_in_every_run(disk: bool, tmp_path: Path) -> None:
+    """That both runs had the same weights is known without reading them again."""
+    plain, x = net(torch.float64), X.double()
+    model, reads, _ = offload(copy.deepcopy(plain), tmp_path if disk else None)
+    R, wanted = (nrm.measure(m, x, against=x.roll(1, 1)) for m in (model, plain))
+    assert matrices(reads) == {2}
+    torch.testing.assert_close(R(R.input), wanted(wanted.input), rtol=0, atol=1e-6)
+
+
 def test_values_that_are_computed_again_read_the_weights_of_their_block(tmp_path: Path) -> None:
     plain = net()
     model, reads, there = offload(copy.deepcopy(plain), tmp_path)

@@ -115,6 +115,18 @@ def packed(folder: Path, bits: str) -> Any:
     return hugging().LlamaForCausalLM.from_pretrained(folder, quantization_config=how, device_map="cpu").eval()
 
 
+def contrasts_agree(model: Any, plain: Any) -> None:
+    """A contrast has the shares of that of the plain twin."""
+    R, wanted = (nrm.measure(m, IDS, against=IDS.flip(1), target=(-1, 3)) for m in (model, plain))
+    torch.testing.assert_close(R(R.tokens), wanted(wanted.tokens), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_contrasts_of_weights_of_bitsandbytes(folder: Path, bits: str) -> None:
+    model = packed(folder, bits)
+    contrasts_agree(model, with_weights(bitsandbytes_weight, model))
+
+
 @pytest.mark.parametrize("bits", BITS)
 def test_weights_of_bitsandbytes_are_what_they_stand_for(folder: Path, bits: str) -> None:
     model = packed(folder, bits)
@@ -201,9 +213,10 @@ def test_weights_that_a_device_map_puts_on_disk(folder: Path, tmp_path: Path) ->
     away = [name for name, p in model.named_parameters() if p.is_meta]
     assert len(away) == 12
     agrees(model, llama(), "weights are read from where they were offloaded whenever they are used (12 of them)")
-    G, wanted = (nrm.generated(one, None, IDS, tokens=3) for one in (model, llama()))
-    assert torch.equal(G.ids, wanted.ids)
-    torch.testing.assert_close(G.relevance, wanted.relevance, rtol=0, atol=1e-5)
+    for against in (None, "mean"):
+        G, wanted = (nrm.generated(one, None, IDS, tokens=3, against=against) for one in (model, llama()))
+        assert torch.equal(G.ids, wanted.ids)
+        torch.testing.assert_close(G.relevance, wanted.relevance, rtol=0, atol=1e-5)
     assert [name for name, p in model.named_parameters() if p.is_meta] == away
 
 

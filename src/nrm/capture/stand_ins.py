@@ -167,7 +167,7 @@ def _offloaded(hook: Any, name: str, meta: Tensor, where: str) -> LateWeight:
             ) from error  # fmt: skip
         return value.detach().to(device, meta.dtype)
 
-    return LateWeight(read, torch.empty(meta.shape, dtype=meta.dtype, device="meta"), device)
+    return LateWeight(read, torch.empty(meta.shape, dtype=meta.dtype, device="meta"), device, meta)
 
 
 # ---- quantized weights -------------------------------------------------------------------------------------------
@@ -205,13 +205,13 @@ def _of_bitsandbytes(module: Any, weight: Tensor) -> LateWeight | None:
     four, found = getattr(weight, "quant_state", None), weight.data
     if four is not None:
         like = torch.empty(four.shape, dtype=four.dtype, device="meta")
-        return LateWeight(functools.partial(_from_four_bits, functional, weight), like, weight.device)
+        return LateWeight(functools.partial(_from_four_bits, functional, weight), like, weight.device, weight)
     scale = getattr(weight, "SCB", None)
     scale = module.state.SCB if scale is None and hasattr(module, "state") else scale  # where it is after a first call
     if found.dtype is not torch.int8:  # it was never packed
-        return LateWeight(lambda: weight.data, torch.empty_like(found, device="meta"), weight.device)
+        return LateWeight(lambda: weight.data, torch.empty_like(found, device="meta"), weight.device, weight)
     like = torch.empty(found.shape, dtype=torch.float32, device="meta")
-    return LateWeight(lambda: functional.int8_vectorwise_dequant(weight.data, scale), like, weight.device)
+    return LateWeight(lambda: functional.int8_vectorwise_dequant(weight.data, scale), like, weight.device, weight)
 
 
 def _from_four_bits(functional: Any, weight: Any) -> Tensor:
@@ -246,4 +246,4 @@ def _of_its_class(tensor: Any) -> LateWeight | None:
     if type(tensor).dequantize is Tensor.dequantize:
         return None
     like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-    return LateWeight(lambda: tensor.dequantize(), like, tensor.device)
+    return LateWeight(lambda: tensor.dequantize(), like, tensor.device, tensor)

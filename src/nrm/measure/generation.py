@@ -173,7 +173,7 @@ class _GrowingText:
             with torch.no_grad():
                 words = self.model.get_input_embeddings()(ids)
             twin = words.clone()
-            twin[:, [i for i, mark in enumerate(self.names(self.begin)[1]) if not mark]] = self._mean
+            twin[:, [i for i, mark in enumerate(self.names(self.begin)[1]) if not mark]] = self._mean.to(words)
             return {"inputs_embeds": words}, {"inputs_embeds": twin}
         twin = ids if self.against is None else torch.cat([self.against, ids[:, start:]], 1)
         name = _name_of_ids(self.model)
@@ -182,13 +182,14 @@ class _GrowingText:
     @cached_property
     def _mean(self) -> Tensor:
         """The mean of all words that the model knows."""
-        words, total = self.model.get_input_embeddings(), 0.0
-        count = words.num_embeddings
+        words, total = self.model.get_input_embeddings(), torch.zeros(1, device=self.begin.device)
+        count: int = words.num_embeddings
         for begin in range(0, count, MANY):
             some = torch.arange(begin, min(begin + MANY, count), device=self.begin.device)
             with torch.no_grad():
-                total = total + words(some).sum(0, dtype=torch.float64)
-        return torch.as_tensor(total / count).to(words.weight)
+                found: Tensor = words(some).sum(0, dtype=torch.float64)
+            total = total + found
+        return total / count
 
     def names(self, ids: Tensor) -> tuple[tuple[str, ...], tuple[bool, ...]]:
         """The texts of tokens, and which of them are no text."""

@@ -22,20 +22,40 @@ class LateWeight(Tensor):
     >>> weight = LateWeight(lambda: packed * 0.5, torch.empty(2, 2, device="meta"), packed.device)
     >>> weight.T.shape, torch.nn.functional.linear(torch.ones(1, 2), weight)
     (torch.Size([2, 2]), tensor([[1.5000, 3.5000]]))
+    >>> weight.T.is_same(weight.T), weight.T.is_same(weight)
+    (True, False)
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, read: Callable[[], Tensor], like: Tensor, device: torch.device) -> LateWeight:
+    def __new__(
+        cls, read: Callable[[], Tensor], like: Tensor, device: torch.device, source: Tensor | None = None,
+        calls: tuple[Any, ...] = (),
+    ) -> LateWeight:  # fmt: skip
         made: LateWeight = Tensor._make_wrapper_subclass(
             cls, like.shape, strides=like.stride(), dtype=like.dtype, device=device
         )
         return made
 
-    def __init__(self, read: Callable[[], Tensor], like: Tensor, device: torch.device) -> None:
+    def __init__(
+        self, read: Callable[[], Tensor], like: Tensor, device: torch.device, source: Tensor | None = None,
+        calls: tuple[Any, ...] = (),
+    ) -> None:  # fmt: skip
         self.read = read
         self.like = like
+        self._source = source
+        self._calls = calls
+        """The views and casts that lead from the source to this one."""
+
+    @property
+    def source(self) -> Tensor:
+        """The tensor of the model that it stands for; itself if nothing was said."""
+        return self if self._source is None else self._source
+
+    def is_same(self, other: LateWeight) -> bool:
+        """Whether another one has the same numbers for sure, without reading them: one source, viewed in one way."""
+        return self.source is other.source and self._calls == other._calls
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"LateWeight({tuple(self.shape)}, {self.dtype})"
@@ -79,10 +99,12 @@ def _later(func: Any, weight: LateWeight, rest: tuple[Any, ...], kwargs: dict[st
     """A view or a cast of a late weight, as late weights: one, or those of ``split`` and its like."""
     device = kwargs.get("device") or weight.device
     found = func(weight.like, *rest, **{k: v for k, v in kwargs.items() if k != "device"})
+    source, call = weight.source, (func, rest, kwargs)
     if isinstance(found, Tensor):
-        return LateWeight(lambda: func(weight.read(), *rest, **kwargs), found, device)
+        return LateWeight(lambda: func(weight.read(), *rest, **kwargs), found, device, source, (*weight._calls, call))
 
     def part(k: int) -> Callable[[], Tensor]:
         return lambda: func(weight.read(), *rest, **kwargs)[k]
 
-    return [LateWeight(part(k), like, device) for k, like in enumerate(found)]
+    calls = [(*weight._calls, (*call, k)) for k in range(len(found))]
+    return [LateWeight(part(k), like, device, source, calls[k]) for k, like in enumerate(found)]

@@ -15,7 +15,7 @@ from nrm.capture.ops import Combine, Linear, Source
 from nrm.capture.replay import deviates
 from nrm.capture.tape import Node, Tape
 from nrm.errors import CaptureError
-from nrm.operators import LinearMap
+from nrm.operators import LateWeight, LinearMap
 from nrm.shapes import address_of
 
 
@@ -90,14 +90,20 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a.shape != b.shape:
             return False
-        place = address_of(a), a.storage_offset(), a.stride()
-        shared = place == (address_of(b), b.storage_offset(), b.stride()) and place[0] != 0
-        return shared or torch.equal(a, b)
+        return _is_shared(a, b) or torch.equal(a, b)
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_same, a, b))
     if dataclasses.is_dataclass(a) and not isinstance(a, type):
         return type(a) is type(b) and all(_same(getattr(a, name), getattr(b, name)) for name in _fields(type(a)))
     return True if callable(a) else bool(a == b)
+
+
+def _is_shared(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape are the same numbers in one place, which need not be looked at."""
+    if isinstance(a, LateWeight) or isinstance(b, LateWeight):
+        return isinstance(a, LateWeight) and isinstance(b, LateWeight) and a.is_same(b)
+    place = address_of(a), a.storage_offset(), a.stride()
+    return place == (address_of(b), b.storage_offset(), b.stride()) and place[0] != 0
 
 
 @functools.cache
