@@ -49,8 +49,8 @@ class Judged:
 NETWORKS = {
     "VGG16-Imagenette": Judged(("features.26", "features.28"), (8, 8)),
     "ResNet18-CIFAR10": Judged(("layer4.0", "layer4.1"), (8, 8)),
-    "SqueezeNet": Judged(("features.11", "features.12"), (8, 8)),
-    "MobileNetV2": Judged(("features.16", "features.17"), (4, 8)),
+    "SqueezeNet": Judged(("features.11", "features.12"), (32, 32)),
+    "MobileNetV2": Judged(("features.16", "features.17"), (16, 32)),
 }
 
 

@@ -616,6 +616,28 @@ def test_ops_without_a_rule_are_named_with_their_place() -> None:
     assert "test_capture.py" in str(error.value)
 
 
+def test_gradients_inside_a_forward_pass_are_refused_by_name() -> None:
+    def force(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            energy = x.square().sum()
+            return torch.autograd.grad(energy, x)[0]
+
+    with pytest.raises(nrm.CaptureError, match="in its own forward pass cannot be followed"):
+        nrm.measure(nn.Sequential(nn.Linear(4, 4), Wrapped(force)).double(), numbers(2, 4), target=0)
+
+
+def test_the_least_number_of_the_working_precision_fills_a_mask() -> None:
+    """As XGLM masks attention: ``torch.full`` has the default precision, and the scores that of the measure."""
+
+    def masked(x: Tensor) -> Tensor:
+        least = torch.full((), torch.finfo(x.dtype).min)
+        return torch.softmax(torch.maximum(x + torch.tensor([0.0, 0, 0, least]), least), -1)
+
+    model = nn.Sequential(nn.Linear(4, 4), Wrapped(masked), nn.Linear(4, 2))
+    R = nrm.measure(model, numbers(2, 4).float(), target=0, dtype=torch.float64)
+    assert R.check(strict=False).cut_error == pytest.approx(0.0, abs=1e-9)
+
+
 def test_scripted_code() -> None:
     x = numbers(2, 4)
     with quietly():

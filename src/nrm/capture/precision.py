@@ -42,6 +42,13 @@ class Precision:
         """Float tensors of a lower precision in the working one."""
         return self._cast_all(value, True)
 
+    def filling(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A number that fills a tensor of the default precision may be the least of the working one: a mask's."""
+        number = args[1] if len(args) > 1 else kwargs.get("fill_value")
+        if name != "full" or "dtype" in kwargs or type(number) is not float:
+            return kwargs
+        return {**kwargs, "dtype": self.dtype}
+
     def _asked(self, value: Any) -> Any:
         return self.dtype if isinstance(value, torch.dtype) and value.is_floating_point else value
 

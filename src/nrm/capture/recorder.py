@@ -464,6 +464,7 @@ class Recorder(TorchFunctionMode):
         elif name == "embedding" and kwargs.get("max_norm") is None and len(args) < 4:
             result = self.precision.raised(func(*args, **kwargs))  # rows that are looked up, not the whole table
         else:
+            kwargs = self.precision.filling(name, args, kwargs)
             result = func(*self.precision.raised(args), **self.precision.raised(kwargs))
         if name in BLANK:
             result.zero_()

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nrm.capture.vocabulary.reading import axes
+from nrm.errors import CaptureError
 
 COMPOSED: dict[str, Callable[..., Any]] = {}
 
@@ -180,6 +181,15 @@ def _fftshift(input: Tensor, dim: Any = None) -> Tensor:
 def _ifftshift(input: Tensor, dim: Any = None) -> Tensor:
     dims = axes(dim, input.ndim)
     return input.roll([-(input.shape[d] // 2) for d in dims], dims)
+
+
+@composes("grad", "backward")
+def _grad(*_: Any, **__: Any) -> Any:
+    raise CaptureError(
+        "a gradient that the model computes in its own forward pass cannot be followed",
+        got="torch.autograd.grad or backward of a tensor that depends on the input",
+        expected="a forward pass without gradients", hint="write the gradient out, or nrm.register the module's class",
+    )  # fmt: skip
 
 
 @composes("addmv")

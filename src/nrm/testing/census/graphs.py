@@ -22,7 +22,7 @@ def _mlp(inputs: int = WIDTH, outputs: int = WIDTH) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, outputs))
 
 
-def _arguments(kind: str) -> dict[str, Any]:
+def _arguments(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What constructors of this library ask for, by name; those of single classes come last."""
     from torch_geometric import nn as pyg
 
@@ -46,16 +46,30 @@ def _arguments(kind: str) -> dict[str, Any]:
         "NNConv": {"nn": _mlp(EDGE, WIDTH * WIDTH)}, "GINEConv": {"edge_dim": EDGE}, "CGConv": {"dim": EDGE},
         "GroupAddRev": {"conv": pyg.GCNConv(WIDTH // 2, WIDTH // 2), "num_groups": 2}, "GENConv": {"edge_dim": EDGE},
         "PointNetConv": {"local_nn": _mlp(WIDTH + 3)}, "PPFConv": {"local_nn": _mlp(WIDTH + 4)},
-        "MLP": {"channel_list": [WIDTH, WIDTH, 3]}, "DeepSetsAggregation": {"local_nn": _mlp(), "global_nn": _mlp()},
-        "PNA": {"aggregators": ["mean", "max"], "scalers": ["identity"], "deg": degrees},
+        "MLP": {"channel_list": [WIDTH, WIDTH, 3], "in_channels": None},
+        "DeepSetsAggregation": {"local_nn": _mlp(), "global_nn": _mlp()},
+        "PNA": {"aggregators": ["mean", "max"], "scalers": ["identity"], "deg": degrees, "in_channels": WIDTH,
+                "hidden_channels": WIDTH, "num_layers": 2},
         "MeshCNNConv": {}, "MemPooling": {"heads": 2, "num_clusters": 3}, "XConv": {"dim": 3, "kernel_size": 3},
         "DeepGCNLayer": {"conv": pyg.GCNConv(WIDTH, WIDTH), "norm": nn.LayerNorm(WIDTH), "act": nn.ReLU()},
         "GATConv": {"edge_dim": EDGE}, "GATv2Conv": {"edge_dim": EDGE}, "TransformerConv": {"edge_dim": EDGE},
-        "HypergraphConv": {}, "SSGConv": {}, "JumpingKnowledge": {"mode": "lstm", "channels": WIDTH},
+        "HypergraphConv": {}, "SSGConv": {}, "JumpingKnowledge": {
+            "mode": "lstm", "channels": WIDTH, "num_layers": 2},
         "ResGatedGraphConv": {"edge_dim": EDGE}, "GeneralConv": {"in_edge_channels": EDGE},
-        "ViSNet": {"hidden_channels": 16},
+        "ViSNet": {"hidden_channels": 16}, "RGATConv": {"edge_dim": EDGE, "dim": 1}, "MLPAggregation": {
+            "num_layers": 2, "hidden_channels": WIDTH}, "EquilibriumAggregation": {"num_layers": [WIDTH]},
+        "DegreeScalerAggregation": {"aggr": ["mean", "max"]}, "HeteroBatchNorm": {"num_types": 2},
+        "HeteroLayerNorm": {"num_types": 2}, "DeepGraphInfomax": {"summary": _summed, "corruption": _corrupted},
     }  # fmt: skip
-    return {**known, "ratio": 0.5, **single.get(kind, {})}
+    return known, single.get(kind, {})
+
+
+def _summed(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    return x.mean(0)
+
+
+def _corrupted(x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+    return x.flip(0), edge_index
 
 
 def cases() -> Cases:
@@ -81,9 +95,18 @@ class OnGraph(nn.Module):
         """One row of numbers for the whole graph."""
         h = self.first(x)
         made = {**self.made, **({"edge_index": edge_index} if "edge_index" in self.made else {})}
-        names = {"x": h, "x_0": h, "z": h, "x_dict": {"a": h}, "xs": [h, h.relu()], "y_soft": h, "y": h}
+        names = {
+            "x": h,
+            "x_0": h,
+            "z": h,
+            "x_dict": {"a": h},
+            "xs": [h, h.relu()],
+            "y_soft": h,
+            "y": h,
+            "msg": h.relu(),
+        }
         given = {name: names.get(name, value) for name, value in made.items()}
-        found = self.layer(**given)
+        found = self.layer(**given) if given else self.layer(h, edge_index)
         while isinstance(found, list | tuple | dict):
             found = next(iter(found.values() if isinstance(found, dict) else found))
         result: Tensor = found
@@ -108,7 +131,8 @@ class OnPositions(nn.Module):
 def _made(name: str, kind: type[nn.Module]) -> Subject:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
-    known = _arguments(name)
+    known, single = _arguments(name)
+    known |= single
     parameters = inspect.signature(kind.__init__).parameters
     own = {
         k: v for k, v in known.items() if k in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -117,7 +141,7 @@ def _made(name: str, kind: type[nn.Module]) -> Subject:
         p.name for p in parameters.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     wanted = {n: own[n] for n in asked if n != "self" and n in own}
-    layer = _built(kind, wanted, _single(name, known, parameters))
+    layer = _built(kind, wanted, {**_single(name, known, parameters), **single})
     takes = list(inspect.signature(layer.forward).parameters)
     if {"z", "pos"} <= set(takes):
         one, other = (torch.randn(NODES, 3, generator=generator) for _ in range(2))
@@ -160,7 +184,7 @@ def _inputs(takes: list[str], generator: torch.Generator) -> dict[str, Any]:
         "edge_attr": torch.rand(count, EDGE, generator=generator), "pos_edge_index": edges[:, ::2],
         "neg_edge_index": edges[:, 1::2], "hyperedge_index": edges, "x_dict": None, "batch": batch, "xs": None,
         "edge_index_dict": {("a", "to", "a"): edges}, "node_type": torch.arange(NODES) % 2, "y_soft": None,
-        "mask": torch.arange(NODES) % 2 == 0, "y": None,
+        "mask": torch.arange(NODES) % 2 == 0, "y": None, "z": None, "msg": None, "type_vec": torch.arange(NODES) % 2,
     }  # fmt: skip
     return {name: known[name] for name in takes if name in known}
 
