@@ -137,7 +137,8 @@ def test_batches_are_chosen_from_the_memory(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(room, "open_measure", spy)
     one = nrm.measure(network(), DATA.x[:1])
     one(one.input)
-    for memory, size in ((4 * one.nbytes, 2), (10 * one.nbytes, 5), (one.nbytes, 1)):
+    tape = one.inner.tape.nbytes  # an eighth of the memory holds this many times the batch
+    for memory, size in ((8 * 2 * tape, 2), (8 * 5 * tape, 5), (one.nbytes, 1)):
         sizes.clear()
         maps = nrm.heatmaps(network(), DATA.x, memory=memory, progress=False)
         assert len(list(maps)) == 11
@@ -372,3 +373,18 @@ def test_samples_of_several_tensors() -> None:
     for name in ("input[0]", "input[1]"):
         found = torch.stack([o.relevance for o in nrm.heatmaps(model, loader, nrm.layer(name), progress=False)])
         torch.testing.assert_close(found, R(R[name]), rtol=1e-4, atol=1e-6)
+
+
+def test_batches_are_no_larger_than_what_is_faster_together() -> None:
+    wide = nn.Sequential(
+        nn.Conv2d(1, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 3)
+    )
+    images = torch.rand(6, 1, 160, 160)
+    assert nrm.heatmaps(wide.eval(), images).batch_size == room.WIDE // (64 * 160 * 160)
+    held = nrm.measure(wide, images[:1]).inner.tape.nbytes
+    sizes = [
+        nrm.heatmaps(wide, images[:, :, :20, :20], memory="1 GiB").batch_size,
+        nrm.heatmaps(wide, images).batch_size,
+    ]
+    assert sizes[0] > sizes[1]
+    assert held * sizes[1] <= nrm.measure(wide, images[:1]).inner.memory // 8  # nothing is computed twice

@@ -28,7 +28,7 @@ from nrm.jobs.relmax import bar, read_classes, read_own_target, remark
 from nrm.jobs.samples import split_batch
 from nrm.jobs.store import claim_folder
 from nrm.measure import Measure, is_label, named_target, read_options
-from nrm.memory import memory_bound
+from nrm.memory import KEPT, memory_bound
 from nrm.questions import Layer, Question
 from nrm.search import read_count
 
@@ -37,6 +37,9 @@ MAPS = "maps"
 
 MOST = 64
 """Samples that are explained together at most; more of them are no faster."""
+
+WIDE = 2**22
+"""Entries that the widest tensor of a batch has at most: larger ones leave the processor's caches."""
 
 PEAK = 2
 """A measure takes less than so many times what it holds in the end while it is being made and asked for its input."""
@@ -126,7 +129,7 @@ class Heatmaps(Iterator[Heatmap]):
         looked = [] if self._source is None else list(itertools.islice(self._source, ATTEMPTS))
         R = first_good(first_samples(dataset, own) if self._source is None else looked, self._try_out)
         self._source = None if self._source is None else itertools.chain(looked, self._source)
-        self.batch_size = limits.batch_size or max(1, min(MOST, limits.memory // (PEAK * R.nbytes)))
+        self.batch_size = limits.batch_size or _fitting(R, limits.memory)
         self._threads = torch.get_num_threads()
         self._claimed = contextlib.ExitStack()
         if store is not None:
@@ -254,6 +257,18 @@ class Heatmaps(Iterator[Heatmap]):
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 one.save(path)
+
+
+def _fitting(R: Measure, memory: int) -> int:
+    """How many samples like those of a measure are explained together: as many as are faster so than alone.
+
+    A batch whose activations are too many for the measure's own memory would have them computed twice.
+    """
+    tape = R.inner.tape
+    widest = max(node.shape.numel() for node in tape.nodes)
+    lean = any(node.block is not None for node in tape.nodes)
+    plain = MOST if lean else R.inner.memory // KEPT // max(1, tape.nbytes)
+    return max(1, min(MOST, memory // (PEAK * R.nbytes), plain, WIDE // max(1, widest)))
 
 
 class _Unbatched:
