@@ -137,12 +137,12 @@ class ComplexTwins:
 
 def concerns(r: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], present: list[Tensor]) -> bool:
     """Whether a call has to do with complex numbers and with tracked data."""
-    if any(t.is_complex() for t in present) or any(type(a) is complex for a in args):
+    if [t for t in present if t.is_complex()] or complex in map(type, args):
         return any(t in r.pairs or r.tracked(t) for t in present)
     makes = name in TRANSFORMS or name in FROM_REAL or name in ("cfloat", "cdouble")
-    asked = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)] if name in ("to", "type") else []
-    casts = any(dtype.is_complex for dtype in asked)
-    return (makes or casts) and any(r.tracked(t) for t in present)
+    if name in ("to", "type"):
+        makes = any(a.is_complex for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype))
+    return makes and any(r.tracked(t) for t in present)
 
 
 def run(r: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
