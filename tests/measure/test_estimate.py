@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -227,6 +228,30 @@ def test_an_estimate_is_about_one_input() -> None:
             nrm.estimate(images(), **options)  # type: ignore[arg-type]
     with pytest.raises(nrm.QuestionError, match="not a model"):
         nrm.estimate({"hidden_size": 3}, tokens=3)
+
+
+@pytest.mark.filterwarnings("ignore::nrm.NrmWarning")
+def test_a_configuration_of_an_encoder_and_a_decoder_and_a_shape_of_tokens() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    kinds = {"vocab_size": 50, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 1, "num_heads": 4}
+    t5 = transformers.T5Config(**kinds, decoder_start_token_id=0)
+    made = transformers.T5ForConditionalGeneration(t5).eval()
+    assert nrm.estimate(t5, tokens=8).peak == nrm.estimate(made, tokens=8).peak
+    assert nrm.estimate(llama(), (1, 24)).peak == nrm.estimate(llama(), tokens=24).peak
+    with pytest.raises(nrm.QuestionError, match="no model of transformers has this configuration"):
+        nrm.estimate(transformers.PretrainedConfig(), tokens=8)
+
+
+def test_weights_without_a_twin_are_refused(tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    model = images()
+    first = model.get_submodule("0")
+    first.weight = type("Packed", (nn.Parameter,), {})(first.get_parameter("weight").detach())
+    with pytest.raises(nrm.QuestionError, match="weights of type Packed"):
+        nrm.estimate(model, PICTURE)
+    with pytest.raises(nrm.QuestionError, match="weights that are offloaded"):
+        nrm.estimate(accelerate.disk_offload(images(), tmp_path), PICTURE)
 
 
 def test_shapes_have_addresses_and_usual_numbers() -> None:

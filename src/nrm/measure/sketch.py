@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nrm.capture import own_output, tensors_in, unwrap
+from nrm.devices import offloading
 from nrm.errors import MemoryLimitError, NrmError, NrmWarning, QuestionError
 from nrm.extras import extra
 from nrm.measure.checking import check_measure
@@ -28,6 +29,9 @@ from nrm.shapes import Shapes, Unknown
 
 TIGHT = 2**26
 """A bound of memory by which every measure of a deep network is lean."""
+
+MAPPINGS = ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING", "MODEL_FOR_CAUSAL_LM_MAPPING", "MODEL_MAPPING")
+"""Where transformers says which class a configuration is of, if it does not say so itself."""
 
 TRIES = 4
 """So many lengths are tried in the search for the longest that fits."""
@@ -114,6 +118,7 @@ class Sketch:
             )  # fmt: skip
         self.shapes = Shapes()
         plain = unwrap(model) if isinstance(model, nn.Module) else _from_config(model)
+        _refuse_late(plain)
         self.model = twin(plain, self.shapes)
         for buffer in self.model.buffers():
             self.shapes.count(buffer)
@@ -165,6 +170,8 @@ class Sketch:
         if tokens is not None:
             return torch.zeros(1, tokens, dtype=torch.long)
         if isinstance(self.inputs, tuple) and self.inputs and all(type(n) is int for n in self.inputs):
+            if getattr(self.model, "main_input_name", None) == "input_ids":
+                return torch.zeros(self.inputs, dtype=torch.long)
             return self.shapes.shape_of(torch.empty(self.inputs, device="meta"))
         return changed(self.inputs, lambda t: self.shapes.shape_of(t) if t.is_floating_point() or t.is_meta else t)
 
@@ -263,10 +270,34 @@ def _from_config(config: Any) -> nn.Module:
         )
     with extra("text", "nrm.estimate"):
         import transformers
-    named = [getattr(transformers, name, None) for name in getattr(config, "architectures", None) or ()]
-    kind = next((k for k in named if k is not None), None)
-    dtype = getattr(config, "dtype", None) or torch.get_default_dtype()
+    kind, dtype = _kind_of(config, transformers), getattr(config, "dtype", None) or torch.get_default_dtype()
     with torch.device("meta"):
-        make: Any = transformers.AutoModelForCausalLM.from_config if kind is None else kind
-        made: nn.Module = make(config)
+        made: nn.Module = kind(config)
     return made.to(dtype).eval()
+
+
+def _kind_of(config: Any, transformers: Any) -> Any:
+    """The class that a configuration names; else the one that writes texts, with or without an encoder."""
+    kinds = [getattr(transformers, name, None) for name in getattr(config, "architectures", None) or ()]
+    known = (getattr(transformers, name) for name in MAPPINGS)
+    kinds += [mapping[type(config)] for mapping in known if type(config) in mapping]
+    found = next((kind for kind in kinds if isinstance(kind, type)), None)
+    if found is None:
+        raise QuestionError(
+            "no model of transformers has this configuration", got=type(config).__name__,
+            expected="one with a class in transformers", hint="the model itself, made on torch.device('meta')",
+        )  # fmt: skip
+    return found
+
+
+def _refuse_late(model: nn.Module) -> None:
+    """Refuses weights that are read or unpacked when they are used: they have no twin made of shapes."""
+    packed = next((type(p).__name__ for p in model.parameters() if type(p) not in (nn.Parameter, Tensor)), None)
+    offloaded = any(offloading(module) for module in model.modules())
+    if offloaded or packed is not None:
+        raise QuestionError(
+            "weights that are offloaded or quantized cannot be estimated", where=type(model).__name__,
+            got="weights that are offloaded" if offloaded else f"weights of type {packed}",
+            expected="plain weights, or none", hint="nrm.estimate(model.config, tokens=...): with plain weights; "
+            "what is beyond them is the same, but for one layer's weights at a time",
+        )  # fmt: skip
