@@ -1,8 +1,8 @@
 """What a heat map costs, network by network, in forward passes of the model: processor time on one thread.
 
-Capture alone, capture and heat map, and for comparison a forward and backward pass to the input. torchvision's networks
-with random weights and one image of 224 x 224; SmolLM2 where ``make smollm2`` has fetched it. The least of interleaved
-repetitions: on a shared machine others only add to it.
+Capture alone, capture and heat map, both also on inputs of known structure (``like=``), and for comparison a forward
+and backward pass to the input. torchvision's networks with random weights and one image of 224 x 224; SmolLM2 where
+``make smollm2`` has fetched it. The least of interleaved repetitions: on a shared machine others only add to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models import vgg16
 from torch import Tensor, nn
 
 import nrm
-from nrm.capture import capture_batch
+from nrm.capture import capture_batch, script_of
 
 
 class Goal(NamedTuple):
@@ -39,6 +39,9 @@ GOALS = {
 POSITIVE = "vgg16", "resnet50", "densenet121"
 """Networks of ReLUs: a composite of positive parts explains them, too, and divides by column sums."""
 RULES = "lrp-0", "epsilon-plus-flat"
+COLUMNS = "backward", "capture", "followed", "again", *RULES
+FOLLOWED = 1.15
+"""What capture on inputs of known structure may cost."""
 Output = Callable[[Any], Tensor] | None
 
 
@@ -79,21 +82,25 @@ def line(name: str, model: nn.Module, x: Tensor, goal: Goal, repeat: int, output
         with torch.no_grad():
             return model(x)
 
-    def heat_map(rules: str) -> Tensor:
+    def heat_map(rules: str, like: Any = None) -> Tensor:
         with warnings.catch_warnings():  # relevance of random weights may cancel; time does not depend on it
             warnings.simplefilter("ignore")
-            R = nrm.measure(model, x, output=output, rules=rules, progress=False)
+            R = nrm.measure(model, x, output=output, rules=rules, progress=False, like=like)
             return R(R.input)
 
+    script = script_of(capture_batch(model, x, output=output))
     jobs: dict[str, Callable[[], object]] = {
         "forward": forward, "backward": lambda: backward(model, x, output),
         "capture": lambda: capture_batch(model, x, output=output),
+        "followed": lambda: capture_batch(model, x, output=output, like=script),
+        "again": lambda: heat_map(RULES[0], script),
         **{rules: lambda rules=rules: heat_map(rules) for rules in (RULES if name in POSITIVE else RULES[:1])},
     }  # fmt: skip
     found = contrast.times(jobs, repeat, min)
-    cells = [f"{found[job] / found['forward']:.2f}" if job in found else "" for job in ("backward", "capture", *RULES)]
+    cells = [f"{found[job] / found['forward']:.2f}" if job in found else "" for job in COLUMNS]
     cells[1] += f" (goal {goal.capture})" if goal.capture else ""
-    cells[2] += f" (goal {goal.heat_map})"
+    cells[2] += f" (goal {FOLLOWED})"
+    cells[4] += f" (goal {goal.heat_map})"
     print(f"| {name} | {found['forward'] * 1e3:.0f} ms | {' | '.join(cells)} |", flush=True)
 
 
@@ -104,8 +111,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[*GOALS], choices=[*GOALS])
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print("| in forward passes | forward pass | forward + backward | capture | heat map, LRP-0 | epsilon-plus-flat |")
-    print("|---|---|---|---|---|---|")
+    print("| in forward passes | forward pass | forward + backward | capture | followed | heat map, followed | LRP-0 |"
+          " epsilon-plus-flat |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|")
     image = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     for name in options.only:
         kind, _, tokens = name.partition("-")

@@ -26,6 +26,8 @@ def home_of(model: nn.Module) -> torch.device:
 def offloading(module: nn.Module) -> list[Any]:
     """The hooks (of accelerate) that load the weights of a module before it runs, and drop them afterwards."""
     hook = module.__dict__.get("_hf_hook")
+    if hook is None:
+        return []
     hooks = getattr(hook, "hooks", (hook,))  # several may be chained
     return [h for h in hooks if getattr(h, "offload", False) and getattr(h, "weights_map", None) is not None]
 

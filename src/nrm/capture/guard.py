@@ -7,6 +7,7 @@ import gc
 import random
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 from operator import is_
@@ -17,11 +18,13 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from nrm.capture.anatomy import Anatomy
+from nrm.capture.arguments import PLAIN
 
 if TYPE_CHECKING:
     from nrm.capture.recorder import Recorder
 
 _CONTAINERS = (dict, list, set)
+_COMMON = {dict, OrderedDict, list, set}
 
 
 @contextlib.contextmanager
@@ -124,7 +127,8 @@ def _contents(module: nn.Module) -> tuple[dict[str, Any], list[Any]]:
     filled: dict[str, Any] = {}
     empty: list[Any] = []
     for name, value in module.__dict__.items():
-        if isinstance(value, _CONTAINERS):
+        kind = type(value)
+        if kind in _COMMON or (kind not in PLAIN and isinstance(value, _CONTAINERS)):
             if value:
                 filled[name] = value.copy()
             else:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nrm.capture.arguments import TENSORS
 from nrm.devices import load_device, offloading
 from nrm.errors import CaptureError
 from nrm.operators import LateWeight
@@ -243,7 +244,7 @@ REORDERS = "support_avx512bf16_for_cpu"
 
 def _of_its_class(tensor: Any) -> LateWeight | None:
     """A tensor whose own class says what numbers it stands for, as those of torchao do."""
-    if type(tensor).dequantize is Tensor.dequantize:
+    if type(tensor) in TENSORS or type(tensor).dequantize is Tensor.dequantize:
         return None
     like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return LateWeight(lambda: tensor.dequantize(), like, tensor.device, tensor)
