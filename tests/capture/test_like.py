@@ -266,6 +266,15 @@ def test_other_shapes_types_options_and_models_are_recorded() -> None:
         nrm.measure(model, X, like="first")  # type: ignore[arg-type]
 
 
+def test_how_much_memory_there_is_may_change_as_long_as_values_fit() -> None:
+    model = model_with(with_products)
+    first = nrm.measure(model, X, memory="1 GiB")
+    assert followed(nrm.measure(model, Y, memory="2 GiB", like=first))
+    assert followed(nrm.measure(model, Y, memory="1 MiB", like=first))
+    with pytest.warns(NrmWarning, match="less memory"):
+        nrm.measure(model, Y, memory=first.inner.tape.nbytes, like=first)  # an eighth of it is not enough
+
+
 def test_a_function_that_is_registered_meanwhile_counts() -> None:
     from nrm.capture.vocabulary import VOCABULARY
 

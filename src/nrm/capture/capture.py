@@ -80,7 +80,7 @@ def _capture(
     exact = precisions == {dtype}
 
     forms = tuple((tuple(t.shape), t.dtype, t.device) for t in given)
-    options = (dtype, batch_dim, batch, whole, bound, exact, begun, forms, notes)
+    options = (dtype, batch_dim, batch, whole, exact, begun, forms, notes)
 
     def run(
         change: float = 0.0, made: Mapping[int, Sequence[int]] | None = None, script: CallScript | None = None
@@ -109,7 +109,7 @@ def _capture(
 
     why = None
     if like is not None:
-        why = like.difference(anatomy, options)
+        why = like.difference(anatomy, options, bound)
         if why is None:
             try:
                 return _finish_like(run(script=like), model)

@@ -157,6 +157,8 @@ class CallScript:
         self.contents: list[Tensor] = []
         self.embedded: list[tuple[str | None, int]] = []
         self.vocabulary: Any = None
+        self.nbytes = 0
+        """What its values take, if all are kept."""
         self._seen: dict[tuple[int, int], tuple[Tensor, Constant]] = {}
 
     # ---- while a pass is recorded ----------------------------------------------------------------------------
@@ -215,6 +217,7 @@ class CallScript:
     def finish(self, r: Recorder, anatomy: Anatomy, options: Any) -> None:
         """The pass has ended: what the model is made of now."""
         self._seen.clear()
+        self.nbytes = r.nbytes or sum(n.shape.numel() * n.dtype.itemsize for n in r.nodes)
         self.options, self.embedded = options, r.embedded
         self.modules = [(path, weakref.ref(module)) for path, module in anatomy.modules]
         self.vocabulary = dict(VOCABULARY), dict(COMPOSED)
@@ -253,10 +256,12 @@ class CallScript:
                 self._share(line, tape.nodes[line.first : line.stop], tape.dtype)
         return self
 
-    def difference(self, anatomy: Anatomy, options: Any) -> str | None:
+    def difference(self, anatomy: Anatomy, options: Any, bound: int | None) -> str | None:
         """Why a pass with this model and these options cannot follow; None if it may try."""
         if self.hindrance is not None:
             return self.hindrance
+        if bound is not None and self.nbytes > bound:
+            return "less memory"
         if options != self.options:
             return "other inputs, or options"
         if len(self.modules) != len(anatomy.modules):
