@@ -62,7 +62,7 @@ export function attentionPanel(box, server, colour) {
       box.hidden = !view.attention.length;
       const before = layer.value;
       layer.replaceChildren(...view.attention.map((name) => el("option", { value: name }, name)));
-      layer.value = view.attention.includes(before) ? before : view.attention.at(-1) ?? "";
+      layer.value = view.attention.includes(before) ? before : view.attention[view.attention.length >> 1] ?? "";
       draw();
       if (more.open && !box.hidden) look();
     },

@@ -76,8 +76,10 @@ export function formulaBar(box, picture, words, now, ask) {
   // An example with names of this input.
   function example() {
     const names = all().map(([key]) => key), columns = now.view()?.columns ?? [];
-    const strongest = (c) => [...nodeSets()].filter(([, made]) => made.nodes[0][0] === c).map(([key, made]) => [columns[c].nodes[made.nodes[0][1]].share, key]).sort((a, b) => b[0] - a[0])[0]?.[1];
-    const [one, other] = [...names, strongest(0), columns.length > 2 ? strongest(1) : undefined].filter(Boolean);
+    const strongest = (c, not) => [...nodeSets()].map(([key, made]) => [key, made.nodes[0]]).filter(([, [column, n]]) => column === c && nodeText(columns[c], columns[c].nodes[n]) !== not)
+      .sort(([, [, a]], [, [, b]]) => columns[c].nodes[b].share - columns[c].nodes[a].share)[0]?.[0];
+    const first = names[0] ?? strongest(0), others = [names[1], columns.length > 2 ? strongest(1, first) : undefined];
+    const [one, other] = [first, others.find(Boolean)];
     text.placeholder = other ? `ask a formula: ${quoted(one)} AND NOT ${quoted(other)}` : one ? `ask a formula: NOT ${quoted(one)}` : "";
   }
 

@@ -136,7 +136,7 @@ export function connect(words, page) {
       document.body.classList.remove("dropping");
       if (event.dataTransfer.files[0]) upload(event.dataTransfer.files[0]);
     });
-    return [el("label", { class: "drop" }, "drop or choose an image",
+    return [el("label", { class: "drop" }, "drop or add an image",
       el("input", { id: "file", type: "file", accept: "image/*", onchange: (e) => { const [file] = e.target.files; e.target.value = ""; if (file) upload(file); } }))];
   }
 
