@@ -11,5 +11,5 @@ class Counting(TorchDispatchMode):
     count = 0
 
     def __torch_dispatch__(self, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:  # type: ignore[type-arg]
-        self.count += str(func).startswith(("aten.convolution", "aten.bmm", "aten.mm", "aten.addmm"))
+        self.count += str(func).startswith(("aten.convolution", "aten.bmm", "aten.mm", "aten.addmm", "mkldnn._linear"))
         return func(*args, **(kwargs or {}))  # type: ignore[operator]

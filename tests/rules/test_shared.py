@@ -94,3 +94,20 @@ def test_what_rises_by_many_maps_is_their_sum(stack: int) -> None:
     expected = sum((map.apply(a) for map, a in carried), added)
     torch.testing.assert_close(risen(carried, [added]), expected)
     assert risen([]) is None
+
+
+@pytest.mark.parametrize("rule", [nrm.ZPlus(), nrm.LRP0()])
+def test_masked_densities_and_amounts_cost_in_proportion_to_the_depth(rule: nrm.Rule) -> None:
+    def products(depth: int) -> tuple[int, ...]:
+        R = _measure(depth, {"head": nrm.LRP0(), "*": rule})
+        R(R.input)
+        low, high = R["first"], R[f"layers.{depth - 1}"]
+        found = []
+        for question in ((R.input, high[:, :2]), (low[:, 1:], high), (low.channel(1), high.channels)):
+            with Counting() as counting:
+                R(*question)
+            found.append(counting.count)
+        return tuple(found)
+
+    few, many = products(5), products(10)
+    assert all(0 < more <= 2.5 * one for one, more in zip(few, many, strict=True)), (few, many)
