@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import shutil
 import subprocess
@@ -41,13 +42,23 @@ class Listener(NamedTuple):
         tokens = self.begin()
         before = tokens.shape[1]
         with torch.no_grad():
+            encoded = self.model.get_encoder()(heard)
             for _ in range(most):
-                best = self.model(input_features=heard, decoder_input_ids=tokens).logits[:, -1:].argmax(-1)
+                best = self.model(encoder_outputs=encoded, decoder_input_ids=tokens).logits[:, -1:].argmax(-1)
                 if int(best) == self.tokenizer.eos_token_id:
                     break
                 tokens = torch.cat([tokens, best], 1)
         text: str = self.tokenizer.decode(tokens[0, before:])
         return text
+
+    def within(self, frames: int) -> Listener:
+        """A listener whose window is shorter than the 3,000 frames of half a minute: the encoder's first places."""
+        model = copy.deepcopy(self.model)
+        encoder, places = model.get_encoder(), frames // 2
+        kept = encoder.embed_positions.weight.detach()[:places].clone()
+        encoder.embed_positions = torch.nn.Embedding.from_pretrained(kept)
+        model.config.max_source_positions = places
+        return self._replace(model=model)
 
 
 def load_whisper(home: Path) -> Listener:
