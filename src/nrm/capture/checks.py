@@ -67,7 +67,7 @@ def check_inputs(given: list[Tensor], anatomy: Anatomy, batch_dim: int | None) -
     if not given:
         raise CaptureError(
             "no tensor among the inputs", expected="a tensor, a tuple, a mapping or an object with tensors",
-            hint="torch.as_tensor(inputs)",
+            hint="torch.as_tensor(inputs); of a text, tokenizer(text, return_tensors='pt')",
         )  # fmt: skip
     home = next((p.device for _, p in anatomy.parameters), None)
     for t in given:
