@@ -33,6 +33,7 @@ GAMMA = {"conv": nrm.Gamma(0.25), "*": "lrp-0"}
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {}, "lrp-0": {"rules": "lrp-0"}, "gamma 0.25": {"rules": GAMMA}, "epsilon-plus": {"rules": "epsilon-plus"},
     "epsilon-plus-flat": {"rules": "epsilon-plus-flat"}, "epsilon-alpha2-beta1": {"rules": "epsilon-alpha2-beta1"},
+    "epsilon-gamma-flat": {"rules": "epsilon-gamma-flat"},
     "epsilon-gamma-box": {"rules": nrm.composite("epsilon-gamma-box", low=LOW, high=HIGH)},
 }  # fmt: skip
 """What is compared; all but the box need no bounds of the input."""
@@ -47,7 +48,7 @@ class Judged:
 
 
 NETWORKS = {
-    "VGG16-Imagenette": Judged(("features.26", "features.28"), (8, 8)),
+    "VGG16-Imagenette": Judged(("features.26", "features.28"), (32, 32)),
     "ResNet18-CIFAR10": Judged(("layer4.0", "layer4.1"), (8, 8)),
     "SqueezeNet": Judged(("features.11", "features.12"), (32, 32)),
     "MobileNetV2": Judged(("features.16", "features.17"), (16, 32)),

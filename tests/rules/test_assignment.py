@@ -59,6 +59,7 @@ def matrix_relevance(model: nn.Sequential, x: Tensor, target: int, entries: dict
         ("epsilon-alpha2-beta1", "alpha", "alpha"),
         ("epsilon-alpha2-beta1-flat", "alpha", "flat"),
         ("epsilon-gamma-box", "gamma", "box"),
+        ("epsilon-gamma-flat", "gamma", "flat"),
     ],
 )
 def test_composites_against_explicit_matrices(composite: str, conv: str, first: str) -> None:

@@ -59,6 +59,7 @@ def _composites(low: Any = None, high: Any = None) -> dict[str, Composite]:
             "epsilon-plus-flat", conv=plus, linear=eps, add=plus, first=Flat(), bias="ignore"
         ),
         "epsilon-gamma-box": Composite("epsilon-gamma-box", conv=Gamma(0.25), linear=eps, first=ZBox(low, high)),
+        "epsilon-gamma-flat": Composite("epsilon-gamma-flat", conv=Gamma(0.25), linear=eps, first=Flat()),
         "epsilon-alpha2-beta1": Composite("epsilon-alpha2-beta1", conv=ab, linear=eps),
         "epsilon-alpha2-beta1-flat": Composite("epsilon-alpha2-beta1-flat", conv=ab, linear=eps, first=Flat()),
     }

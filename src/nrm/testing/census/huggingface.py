@@ -70,7 +70,8 @@ class _Maker:
                 given, complaint = _fitting(model, generator)
                 if given is not None:
                     others = others_like(model, given, generator)
-                    return Subject(model, given, others, _output(model, given))
+                    rows = None if "grid_thw" in given else 0  # patches in rows are one image
+                    return Subject(model, given, others, _output(model, given), rows)
                 said.append(f"{name}: {complaint}")
         raise NotMadeError(" | ".join(said[1:3]))
 
@@ -147,7 +148,11 @@ def _output(model: nn.Module, given: Given) -> Any:
     logits = getattr(result, "logits", None)
     if isinstance(logits, Tensor) and (logits.ndim == 2 or (logits.ndim == 3 and "input_ids" in given)):
         return None
-    return _flat
+    return _row if "grid_thw" in given else _flat
+
+
+def _row(result: Any) -> Tensor:
+    return _first(result).flatten()
 
 
 def _flat(result: Any) -> Tensor:
