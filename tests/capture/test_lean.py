@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 import nrm
 import vision
-from nrm.capture import capture
+from nrm.capture import Combine, capture
 from nrm.capture.lean import LeanNode
+from nrm.operators import Masking
 
 with suppress(pytest.skip.Exception):
     vision.load()  # before transformers, which imports it
@@ -243,3 +244,22 @@ def test_random_draws_are_kept() -> None:
     model = nn.Sequential(Noisy(), Noisy()).eval()
     tape = capture(model, torch.rand(1, 4), bound=1)
     assert all(node.block is None for node in tape.nodes)
+
+
+def test_causal_masks_are_held_once_for_all_layers() -> None:
+    """Of what is quadratic in tokens, layers share what none of them changes."""
+    attention = [nn.functional.scaled_dot_product_attention] * 4
+
+    class Layers(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            for attend in attention:
+                x = x + attend(x, x, x, is_causal=True)
+            return x[:, 0, -1]
+
+    tape = capture(Layers(), torch.rand(1, 2, 8, 4))
+    masks = {
+        id(term.move.mask)
+        for node in tape.nodes if isinstance(node.op, Combine)
+        for term in node.op.terms if isinstance(term.move, Masking)
+    }  # fmt: skip
+    assert len(masks) == 1

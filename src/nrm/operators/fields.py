@@ -124,8 +124,8 @@ def _source(move: LinearMap | None, o: Tensor) -> Tensor:
     if move is None:
         return o
     if isinstance(move, Masking):
-        kept = pick(move.kept, move.outside, o.clamp(min=0))
-        return torch.where(kept, o, -1)
+        chosen = pick(move.mask, move.outside, o.clamp(min=0))
+        return torch.where(chosen != move.turned, o, -1)
     if isinstance(move, Gather):
         return torch.where(o < 0, -1, move.index[o.clamp(min=0)])
     if isinstance(move, Place):

@@ -118,17 +118,21 @@ class Expand(Movement):
 
 @dataclass(frozen=True, eq=False)
 class Masking(Movement):
-    """Every entry stays where it is, or is dropped where ``kept`` (which broadcasts) is not true."""
+    """Every entry stays where it is, or is dropped where ``mask`` (which broadcasts) is not true.
+
+    ``turned`` around, it is dropped where the mask is true: both sides of a choice hold one mask.
+    """
 
     inside: torch.Size
-    kept: Tensor
+    mask: Tensor
+    turned: bool = False
 
     @property
     def outside(self) -> torch.Size:  # type: ignore[override]
         return self.inside
 
     def apply(self, x: Tensor) -> Tensor:
-        return x.masked_fill(~self.kept, 0.0)
+        return x.masked_fill(self.mask if self.turned else ~self.mask, 0.0)
 
     def transpose(self, y: Tensor) -> Tensor:
         return self.apply(y)

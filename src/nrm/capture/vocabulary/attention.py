@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +23,8 @@ def _attention(
 ) -> Tensor:  # fmt: skip
     if enable_gqa:
         key, value = (_repeated(t, query.shape[-3]) for t in (key, value))
-    mask = _causal(query, key) if is_causal else attn_mask
-    return _attend(query, key, value, mask, dropout_p, scale)[0]
+    hidden = _later(query, key) if is_causal else None
+    return _attend(query, key, value, None if is_causal else attn_mask, dropout_p, scale, hidden)[0]
 
 
 def _repeated(shared: Tensor, heads: int) -> Tensor:
@@ -33,15 +34,31 @@ def _repeated(shared: Tensor, heads: int) -> Tensor:
     return wide.flatten(-4, -3) if copies > 1 else shared
 
 
-def _causal(query: Tensor, key: Tensor) -> Tensor:
-    return torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+_LATER: WeakValueDictionary[tuple[int, int, torch.device], Tensor] = WeakValueDictionary()
+"""The masks that are in use: all layers of a network have one."""
+
+
+def _later(query: Tensor, key: Tensor) -> Tensor:
+    """Where a key lies behind a query, which must not look at it."""
+    name = query.shape[-2], key.shape[-2], query.device
+    found = _LATER.get(name)
+    if type(found) is not type(query):  # none, or one without numbers
+        found = torch.ones(*name[:2], dtype=torch.bool, device=query.device).triu(1)
+        _LATER[name] = found
+    return found
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, scale: float | None = None
-) -> tuple[Tensor, Tensor]:
-    """The attended values, and the weights. A position that may look at nothing gets 0."""
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, scale: float | None = None,
+    hidden: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The attended values, and the weights. A position that may look at nothing gets 0.
+
+    ``hidden`` is a mask of what is not looked at, by which every position can look at something.
+    """
     scores = torch.matmul(query * (query.shape[-1] ** -0.5 if scale is None else scale), key.mT)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -math.inf)
     blind = None
     if mask is not None:
         allowed = mask if mask.dtype == torch.bool else mask > -math.inf
@@ -85,7 +102,7 @@ def _multi_head(
     if add_zero_attn:
         k, v = (torch.cat([t, t.new_zeros(*t.shape[:2], 1, t.shape[3])], 2) for t in (k, v))
         more += 1
-    mask = _mask(attn_mask, key_padding_mask, q, more, _causal(q, k) if is_causal and attn_mask is None else None)
+    mask = _mask(attn_mask, key_padding_mask, q, more, _later(q, k) if is_causal and attn_mask is None else None)
     out, attended = _attend(q, k, v, mask, dropout_p if training else 0.0)
     out = F.linear(out.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
     shown: Any = None
@@ -102,7 +119,7 @@ def _by_head(t: Tensor, heads: int) -> Tensor:
 
 def _mask(attn: Tensor | None, padding: Tensor | None, q: Tensor, more: int, causal: Tensor | None) -> Tensor | None:
     """All masks as one that is added to (samples, heads, queries, keys); what is to be ignored is true in torch's."""
-    total: Tensor | None = None if causal is None else _added(~causal, q)
+    total: Tensor | None = None if causal is None else _added(causal, q)
     if attn is not None:
         attn = attn.view(q.shape[0], -1, *attn.shape[1:]) if attn.ndim == 3 else attn
         total = _added(attn, q)

@@ -156,23 +156,27 @@ def _where(c: Call, condition: Tensor, input: Any, other: Any) -> Steps:
 
 @reads("masked_fill")
 def _masked_fill(c: Call, input: Tensor, mask: Tensor, value: Any) -> Steps:
-    return choice(c, ~mask, input, value)
+    return choice(c, mask, value, input, turned=True)
 
 
-def choice(c: Call, condition: Tensor, first: Any, second: Any, held: bool = False) -> Steps:
-    """Every entry comes from the first or the second tensor: data movement, decided by the condition."""
+def choice(c: Call, condition: Tensor, first: Any, second: Any, held: bool = False, turned: bool = False) -> Steps:
+    """Every entry comes from the first or the second tensor: data movement, decided by the condition.
+
+    ``turned`` around, the second one is named first among the inputs.
+    """
     shape = c.result.shape
     condition = condition.bool()
     terms, inputs = [], []
-    for value, chosen in ((first, condition), (second, ~condition)):
-        if not c.tracked(value) and not bool(chosen.any()) and not c.recorder.whole:
+    sides = ((first, False), (second, True))
+    for value, other in reversed(sides) if turned else sides:
+        if not c.tracked(value) and not c.recorder.whole and bool(condition.all() if other else ~condition.any()):
             continue  # a constant that is not chosen anywhere
         tensor = value if c.tracked(value) else wide(c, value, shape)
         if tensor.shape == shape:
-            terms.append(Term(Masking(shape, chosen)))
+            terms.append(Term(Masking(shape, condition, other)))
         else:
             places = torch.arange(tensor.numel(), device=condition.device).view(tensor.shape).expand(shape)
-            index = torch.where(chosen.expand(shape), places, torch.full_like(places, -1))
+            index = torch.where(condition.expand(shape) != other, places, torch.full_like(places, -1))
             terms.append(Term(Gather(tensor.shape, shape, index.flatten())))
         inputs.append(c.index(tensor))
     return [(c.result, Combine(tuple(terms), held=held), inputs)]
