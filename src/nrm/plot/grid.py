@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nrm.errors import NrmError, QuestionError
 from nrm.plot.heat import (
@@ -96,18 +96,16 @@ def montage(
     except NrmError as error:
         error.at("nrm.plot.montage")
         raise
-    room_for_bar = 0.8 if colorbar else 0.0
     room = figsize[0] if figsize is not None else None if ax is None else inches(ax)[0]
+    room_for_bar = 0.8 if colorbar else 0.0
     wide = size if room is None else max(room - 0.6 - 1.6 * room_for_bar, 0.5) / count
     high = [wide * image.shape[0] / image.shape[1] for image in images]
-    points = fit_points(columns or (), wide, NAME_POINTS)
-    above = [wrap(text, wide, points) for text in columns or ()]
-    beside = [wrap(text, height, NAME_POINTS) for text, height in zip(names or (), high, strict=False)]
-    words = max(map(len, above), default=0) + (len(wrap(title, wide * count, 12)) + 1 if title else 0)
+    words = Words.fitting(names or (), columns or (), wide, high)
     notes = [_note_height([sign, *(heat.notes for heat in row)], wide) for sign, row in zip(signs, heats, strict=True)]
+    lines = words.lines_above + (len(wrap(title, wide * count, 12)) + 1 if title else 0)
     page = (
-        count * size + room_for_bar + LINE * max(map(len, beside), default=0),
-        sum(high) + sum(notes) + LINE * words + 0.1 * len(rows),
+        count * size + room_for_bar + LINE * max(map(len, words.beside), default=0),
+        sum(high) + sum(notes) + LINE * lines + 0.1 * len(rows),
     )
     figure: Figure
     figure, grid = place_grid("nrm.plot.montage", (len(rows), count), ax, page, figsize, dpi, high)
@@ -116,23 +114,51 @@ def montage(
         frame(axes[0], sign)
         for panel, heat in zip(axes[1:], row, strict=True):
             drawn = draw_heat(panel, heat, look)
-    for panel, lines in zip(grid[:, 0], beside, strict=False):
-        panel.set_ylabel("\n".join(lines), parse_math=False, fontsize=NAME_POINTS, color=INK)
-    for panel, lines in zip(grid[0], above, strict=False):
-        panel.set_title("\n".join(lines), parse_math=False, fontsize=points, color=INK)
+    words.write(grid)
     if title:
-        draw_title(figure, ax, title, wide * count, max(map(len, above), default=0))
+        draw_title(figure, ax, title, wide * count, words.lines_above)
     if colorbar:
-        every = [heat for row in heats for heat in row]
-        shrink = min(1.0, BAR_LENGTH / (sum(high) + sum(notes)))
-        bar = figure.colorbar(
-            drawn, ax=grid, shrink=shrink, aspect=22, pad=0.02, extend=find_beyond(every), extendfrac=POINTED
-        )
-        alone = scale is None or isinstance(scale, str)
-        ticks = {0.0: "0"} if alone else mark_limit(every[-1].limit)
-        meaning = "each map on its own scale" if alone else "share of the output"
-        dress_bar(bar, ticks, labels, f"{meaning}{note_clipped(every)}", min(BAR_LENGTH, sum(high) + sum(notes)))
+        _add_bar(grid, drawn, [heat for row in heats for heat in row], look, labels, sum(high) + sum(notes))
     return figure
+
+
+class Words(NamedTuple):
+    """What stands above the columns and beside the rows of a grid, as lines that fit, and the size of letters above."""
+
+    above: list[list[str]]
+    beside: list[list[str]]
+    points: float
+
+    @classmethod
+    def fitting(cls, names: Sequence[str], columns: Sequence[str], wide: float, high: Sequence[float]) -> Words:
+        """Names in lines as long as panels are wide, or high."""
+        points = fit_points(columns, wide, NAME_POINTS)
+        beside = [wrap(text, height, NAME_POINTS) for text, height in zip(names, high, strict=False)]
+        return cls([wrap(text, wide, points) for text in columns], beside, points)
+
+    @property
+    def lines_above(self) -> int:
+        """How many lines the names of the columns have."""
+        return max(map(len, self.above), default=0)
+
+    def write(self, grid: Any) -> None:
+        """Writes them at the first row and the first column of axes."""
+        for panel, lines in zip(grid[:, 0], self.beside, strict=False):
+            panel.set_ylabel("\n".join(lines), parse_math=False, fontsize=NAME_POINTS, color=INK)
+        for panel, lines in zip(grid[0], self.above, strict=False):
+            panel.set_title("\n".join(lines), parse_math=False, fontsize=self.points, color=INK)
+
+
+def _add_bar(grid: Any, drawn: Any, heats: list[Heat], look: Look, labels: tuple[str, str], height: float) -> None:
+    """One colour bar for all heat maps of a grid of this height."""
+    length = min(BAR_LENGTH, height)
+    bar = grid[0, 0].figure.colorbar(
+        drawn, ax=grid, shrink=length / height, aspect=22, pad=0.02, extend=find_beyond(heats), extendfrac=POINTED
+    )
+    alone = look.scale is None or isinstance(look.scale, str)
+    ticks = {0.0: "0"} if alone else mark_limit(heats[-1].limit)
+    meaning = "each map on its own scale" if alone else "share of the output"
+    dress_bar(bar, ticks, labels, f"{meaning}{note_clipped(heats)}", length)
 
 
 def draw_title(figure: Figure, ax: Axes | None, title: str, width: float, names: int) -> None:
