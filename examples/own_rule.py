@@ -99,7 +99,7 @@ nrm.register(quantized_linear, read_quantized)
 # it computes, and looks whether mass is kept in both directions. Then compare with the layer that it replaces.
 
 # %%
-check_op(lambda h: quantized_linear(h, torch.arange(-6, 6).reshape(3, 4), torch.full((3, 1), 0.1)), torch.randn(2, 4))
+check_op(lambda h: quantized_linear(h, torch.arange(-6, 6).reshape(3, 4), torch.full((3, 1), 0.125)), torch.randn(2, 4))
 
 R = nrm.measure(model, images[some], target=classes[some], rules="lrp-0", bias="input")
 model.fc = exact

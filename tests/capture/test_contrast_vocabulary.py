@@ -342,7 +342,7 @@ ONE_BY_ONE = {
 def test_every_op_of_the_vocabulary_has_an_example() -> None:
     known = {name for name, builder in VOCABULARY.items() if builder.__module__.startswith("nrm.capture.vocabulary")}
     listed = {name for name in known | set(COMPOSED) | set(SPLITS) if "::" not in name}  # others belong to packages
-    assert listed <= set(ALL)
+    assert listed - {"grad", "backward"} <= set(ALL)  # gradients inside a model are refused by name
     assert set(ALL) <= {*VOCABULARY, *COMPOSED, *SPLITS}
 
 

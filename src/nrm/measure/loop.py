@@ -34,5 +34,8 @@ class Loop:
         self._script = self._script if inner is None else script_of(inner.tape)
         return R
 
+    def __repr__(self) -> str:
+        return f"Loop: {'no measure yet' if self._script is None else 'the next measure follows the last one'}"
+
     def __reduce__(self) -> tuple[type[Loop], tuple[()]]:
         return Loop, ()
