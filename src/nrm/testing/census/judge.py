@@ -45,7 +45,6 @@ class CensusRow:
     value: float | None = None
     mass: float | None = None
     cuts: float | None = None
-    held: float | None = None
     contrast: float | None = None
     contrast_verdict: str = ""
     reference: str = ""
